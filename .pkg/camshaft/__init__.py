@@ -1,0 +1,3 @@
+"""Camshaft: an LLM serving engine that explains itself."""
+
+__version__ = "0.1.0"

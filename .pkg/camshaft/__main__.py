@@ -1,0 +1,5 @@
+"""`python -m camshaft` is the `engine` command."""
+
+from .cli.main import main
+
+main()
