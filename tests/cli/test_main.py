@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from camshaft.cli.main import COMMANDS, main
 from click.testing import CliRunner
+
+from camshaft.cli.main import COMMANDS, main
 
 
 def test_help_lists_every_command() -> None:

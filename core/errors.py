@@ -1,0 +1,69 @@
+"""Every error a user can meet. The message says what was given, what is allowed and what to do.
+
+CamshaftError
+├── ConfigError          a configuration file, key or value (exit code 2)
+├── ModelError           weights, tokenizer or architecture cannot be used
+├── CapacityError        it does not fit: memory, cache or context
+├── RequestError         one client's request is wrong (HTTP 400)
+│   └── QueueFull        the waiting queue is at its limit (HTTP 503)
+├── EvidenceError        a log, metric, trace or table cannot be read
+└── EngineError          the engine itself
+    ├── StateError       an illegal transition of a request
+    ├── IntegrityError   an invariant of the cache or the rows is broken
+    ├── Stall            nothing can progress, and why
+    └── EngineDead       the engine process has gone
+"""
+
+from __future__ import annotations
+
+
+class CamshaftError(Exception):
+    """Root of the hierarchy; `str(error)` is fit for a user."""
+
+
+class ConfigError(CamshaftError):
+    """A configuration file, key or value is wrong."""
+
+
+class ModelError(CamshaftError):
+    """Weights, tokenizer or architecture cannot be used."""
+
+
+class CapacityError(CamshaftError):
+    """Something does not fit the memory, the cache or the context length."""
+
+
+class RequestError(CamshaftError):
+    """One client's request is wrong; `param` names the offending field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class QueueFull(RequestError):
+    """The waiting queue is at its limit; the client should retry later."""
+
+
+class EvidenceError(CamshaftError):
+    """A log, metric, trace, table or other evidence cannot be read."""
+
+
+class EngineError(CamshaftError):
+    """The engine itself failed."""
+
+
+class StateError(EngineError):
+    """An illegal transition of a request's state."""
+
+
+class IntegrityError(EngineError):
+    """An invariant of the block pool, the block tables or the rows is broken."""
+
+
+class Stall(EngineError):
+    """Nothing can progress; the message says what every candidate is missing."""
+
+
+class EngineDead(EngineError):
+    """The engine process has gone."""
