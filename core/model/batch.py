@@ -11,7 +11,8 @@ import torch
 class ForwardBatch:
     """n sequences, T tokens in all; sequence i owns tokens query_starts[i]:query_starts[i+1].
 
-    Decodes (one token each) come first, `num_decodes` of them.
+    Decodes (one token each) come first, `num_decodes` of them. Tokens past query_starts[n] are
+    padding: they pass through the linear layers only, and their slot is -1.
     """
 
     tokens: torch.Tensor  # int64 [T]

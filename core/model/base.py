@@ -1,0 +1,74 @@
+"""The contracts around a model: where weights come from, what a forward pass is, who draws tokens.
+
+`registry.build(shape, weights, device, dtype)` returns a `Model`. The executor knows models, weight
+sources and samplers only through this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from ..shape import ModelShape
+from .batch import ForwardBatch, PagedCache
+
+if TYPE_CHECKING:
+    from ..request import SamplingParams
+    from ..schedule.plan import TokenLogprobs
+
+
+class WeightSource(Protocol):
+    """Tensors of a checkpoint under their Hugging Face names (`model.layers.0.mlp.up_proj.weight`)."""
+
+    def names(self) -> Iterable[str]:
+        """Every tensor name the checkpoint holds."""
+        ...
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor on the CPU in the checkpoint's own dtype (memory-mapped where possible).
+
+        A quantised GGUF tensor arrives dequantised to float32, its rows in Hugging Face order.
+        Raises ModelError naming the file and the tensor when it is missing, truncated or corrupt.
+        """
+        ...
+
+
+class Model(Protocol):
+    """A decoder with its weights on one device."""
+
+    shape: ModelShape
+    device: torch.device
+    dtype: torch.dtype  # of activations and of the cache
+
+    def forward(self, batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
+        """Writes K and V of the batch's tokens into the cache; returns float32 logits [m, vocab_size].
+
+        Row j belongs to token `batch.logit_indices[j]`. The tensor may be a buffer that the next
+        call overwrites. Tokens past `query_starts[-1]` are padding: they pass through every linear
+        layer, touch neither cache nor attention, and have slot -1.
+        """
+        ...
+
+
+class Sampler(Protocol):
+    """Draws tokens for permanent rows; holds the per-row parameters, counts and random state."""
+
+    def add(
+        self, row: int, params: SamplingParams, prompt_tokens: np.ndarray, output_tokens: np.ndarray
+    ) -> None:
+        """A row begins; after an eviction `output_tokens` (int32) is what it had drawn before."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """A row is free; unknown rows are ignored."""
+        ...
+
+    def sample(
+        self, logits: torch.Tensor, rows: Sequence[int] | np.ndarray
+    ) -> tuple[torch.Tensor, dict[int, TokenLogprobs]]:
+        """Tokens int64 [m] drawn from float32 logits [m, vocab] (may be changed in place), one per row,
+        and the log-probabilities, by row, of the rows that asked for them."""
+        ...
