@@ -1,0 +1,292 @@
+"""Reads a configuration file or preset, keeps the place of every key, and lays overrides on top."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from ..errors import ConfigError
+from .schema import ServeConfig
+
+Purpose = Literal["serve", "inspect"]
+
+PRESETS = Path(__file__).resolve().parents[2] / "presets" / "serving"
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value was written. Lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as written, and who wrote it."""
+
+    key: str  # snake case
+    value: Any
+    place: Place
+    origin: Literal["given", "preset"]
+    spelled: str  # the key as it stands in the file
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration as given: nothing derived yet."""
+
+    config: ServeConfig
+    source: Path | None
+    preset: str | None
+    entries: Mapping[str, Entry]  # the keys that were written, by field name
+    foreign: Mapping[str, Entry] = field(default_factory=dict)
+    # vLLM knobs this engine does not have; always empty for `serve`, which refuses them
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+    *,
+    purpose: Purpose = "serve",
+) -> LoadedConfig:
+    """Reads a YAML file, a preset's name or a mapping; `overrides` are `key=value` strings or a mapping.
+
+    `serve` refuses what this engine knows and cannot do yet; `inspect` (simulate, diagnose, check-flags)
+    accepts it. Raises ConfigError with file, line, column and the nearest known key.
+    """
+    path, preset, entries = _read(source)
+    merged = {entry.key: entry for entry in entries}
+    for entry in _override_entries(overrides):
+        _apply_override(merged, entry)
+    foreign = {key: entry for key, entry in merged.items() if key not in ServeConfig.model_fields}
+    for entry in foreign.values():
+        _refuse_unless_foreign(entry, purpose)
+    known = {key: entry for key, entry in merged.items() if key not in foreign}
+    config = _validate(known)
+    if purpose == "serve":
+        from .support import refuse_unsupported
+
+        refuse_unsupported(config, known)
+    return LoadedConfig(config, path, preset, known, foreign)
+
+
+def preset_names() -> list[str]:
+    """Names of the serving presets that ship with the package."""
+    return sorted(file.stem for file in PRESETS.glob("*.yaml"))
+
+
+def find_source(source: str | Path) -> tuple[Path, str | None]:
+    """The file that `source` means, and the preset's name if it is one. Raises ConfigError."""
+    path = Path(source)
+    if path.is_file():
+        return path, None
+    text = str(source)
+    bare = text.removesuffix(".yaml").removesuffix(".yml")
+    if path.name == text and bare in preset_names():
+        return PRESETS / f"{bare}.yaml", bare
+    if path.is_dir():
+        raise ConfigError(f"{text}: is a folder; a configuration is a YAML file or the name of a preset")
+    near = difflib.get_close_matches(bare, preset_names(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"{text}: no such file or preset; {hint}presets: {', '.join(preset_names())}")
+
+
+def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Path | None, str | None, list[Entry]]:
+    if source is None:
+        return None, None, []
+    if isinstance(source, Mapping):
+        place = Place("(given)", 0, 0)
+        entries = [Entry(_snake(str(key)), value, place, "given", str(key)) for key, value in source.items()]
+        return None, *_with_base(entries, None)
+    path, preset = find_source(source)
+    entries = read_entries(path, "preset" if preset else "given")
+    base, entries = _with_base(entries, path)
+    return path, preset or base, entries
+
+
+def _with_base(entries: list[Entry], path: Path | None) -> tuple[str | None, list[Entry]]:
+    """Puts the values of the preset that the key `preset` names under the file's own."""
+    named = [entry for entry in entries if entry.key == "preset"]
+    if not named:
+        return None, entries
+    entry = named[0]
+    if not isinstance(entry.value, str):
+        raise ConfigError(f"{entry.place}: preset: the name of a preset is needed, not {entry.value!r}")
+    try:
+        base_path, base_name = find_source(entry.value)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.place}: preset: {error}") from error
+    if path is not None and base_path.resolve() == path.resolve():
+        raise ConfigError(f"{entry.place}: preset: a file cannot be its own preset")
+    base = read_entries(base_path, "preset")
+    nested = [e for e in base if e.key == "preset"]
+    if nested:
+        raise ConfigError(f"{nested[0].place}: preset: a preset cannot build on another")
+    return base_name or str(base_path), [*base, *(e for e in entries if e.key != "preset")]
+
+
+def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> list[Entry]:
+    """Every top-level key of a YAML file with its place; duplicates are refused. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _parse_entries(text, str(path), origin)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+
+
+def _parse_entries(text: str, file: str, origin: Literal["given", "preset"]) -> list[Entry]:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return []
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{file}:1:1: a mapping of keys to values is needed, not a {node.id}")
+        pairs = list(node.value)
+        entries: dict[str, Entry] = {}
+        for key_node, value_node in pairs:
+            place = Place(file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{place}: a key must be a plain name")
+            if key_node.value == "<<":
+                raise ConfigError(f"{place}: YAML merge keys are not read here; name a `preset:` instead")
+            _refuse_repeated_keys(value_node, file)
+            value = loader.construct_object(value_node, deep=True)
+            entry = _unnegated(Entry(_snake(key_node.value), value, place, origin, key_node.value))
+            if entry.key in entries:
+                first = entries[entry.key]
+                raise ConfigError(
+                    f"{place}: {key_node.value}: given twice; first as {first.spelled} on line {first.place.line}"
+                )
+            entries[entry.key] = entry
+        return list(entries.values())
+    finally:
+        loader.dispose()
+
+
+def _refuse_repeated_keys(node: yaml.Node, file: str) -> None:
+    """Raises ConfigError where a nested mapping holds a key twice (YAML readers keep the last)."""
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _refuse_repeated_keys(child, file)
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                mark = key.start_mark
+                raise ConfigError(f"{Place(file, mark.line + 1, mark.column + 1)}: {key.value}: given twice")
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+            _refuse_repeated_keys(value, file)
+
+
+def _snake(key: str) -> str:
+    return key.strip().removeprefix("--").replace("-", "_")
+
+
+def _unnegated(entry: Entry) -> Entry:
+    """`no-enable-prefix-caching: true`, vLLM's way to switch a flag off, as `enable_prefix_caching: false`."""
+    positive = entry.key.removeprefix("no_")
+    if positive == entry.key or positive not in ServeConfig.model_fields or not isinstance(entry.value, bool):
+        return entry
+    return Entry(positive, not entry.value, entry.place, entry.origin, entry.spelled)
+
+
+def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entry]:
+    place = Place("--set", 0, 0)
+    if isinstance(overrides, Mapping):
+        return [
+            _unnegated(Entry(_snake(k), v, place, "given", k)) for k, v in overrides.items() if v is not None
+        ]
+    entries: list[Entry] = []
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
+        try:
+            parsed = yaml.load(value, Loader=_Loader)
+        except yaml.YAMLError:
+            parsed = value
+        except ValueError as error:
+            raise ConfigError(f"--set {text}: {error}") from error
+        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {key}", 0, 0), "given", key)))
+    return entries
+
+
+def _apply_override(merged: dict[str, Entry], entry: Entry) -> None:
+    """Replaces a key, or one inner key where it is dotted (`policy.chunk_tokens`)."""
+    name, dot, inner = entry.key.partition(".")
+    if not dot:
+        merged[name] = entry
+        return
+    current = merged[name].value if name in merged else {}
+    if name == "policy" and isinstance(current, str):
+        current = {"base": current}
+    if not isinstance(current, Mapping):
+        raise ConfigError(f"{entry.place}: {name} is {current!r}, which has no inner keys")
+    merged[name] = Entry(
+        name, _nested(current, inner.split("."), entry.value), entry.place, entry.origin, entry.spelled
+    )
+
+
+def _nested(mapping: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    inner = mapping.get(keys[0])
+    deeper = _nested(inner if isinstance(inner, Mapping) else {}, keys[1:], value) if keys[1:] else value
+    return {**mapping, keys[0]: deeper}
+
+
+@cache
+def vllm_names() -> frozenset[str]:
+    """Flags of vLLM's releases, snake case: known by name even where this engine has no such knob."""
+    data = yaml.load((Path(__file__).parent / "vllm_names.yaml").read_text(), Loader=_Loader)
+    return frozenset(data["names"])
+
+
+def _refuse_unless_foreign(entry: Entry, purpose: Purpose) -> None:
+    if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
+        if purpose == "inspect":
+            return
+        raise ConfigError(
+            f"{entry.place}: {entry.spelled}: a knob of vLLM that this engine does not have; remove it to serve "
+            "(simulate, diagnose and check-flags read it)"
+        )
+    near = difflib.get_close_matches(entry.key, ServeConfig.model_fields, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else "; `engine config schema` lists every key"
+    raise ConfigError(f"{entry.place}: {entry.spelled}: unknown key{hint}")
+
+
+def _validate(entries: Mapping[str, Entry]) -> ServeConfig:
+    try:
+        return ServeConfig.model_validate({key: entry.value for key, entry in entries.items()})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_say(problem, entries) for problem in error.errors())) from error
+
+
+def _say(problem: Any, entries: Mapping[str, Entry]) -> str:
+    """One line for one pydantic finding: place, key, what was given, what is allowed."""
+    key = str(problem["loc"][0])
+    entry = entries[key]
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    given = repr(entry.value) if len(repr(entry.value)) <= 60 else repr(entry.value)[:57] + "..."
+    return f"{entry.place}: {entry.spelled}: {text[:1].lower()}{text[1:]} (given: {given})"

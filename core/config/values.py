@@ -1,0 +1,65 @@
+"""How the written form of a value is read: human-readable integers, JSON in a string, one name or several."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def not_bool(value: Any) -> Any:
+    """Refuses true and false where a number is meant."""
+    if isinstance(value, bool):
+        raise ValueError(f"a number is needed, not {str(value).lower()}")
+    return value
+
+
+def human_int(value: Any) -> Any:
+    """Integers as vLLM reads them: 1k is 1,000, 1K is 1,024, 25.6k is 25,600."""
+    not_bool(value)
+    if not isinstance(value, str):
+        return value
+    match = _HUMAN.fullmatch(value.strip())
+    if match is None:
+        return value
+    number, suffix = match.groups()
+    if suffix in _DECIMAL:
+        return round(float(number) * _DECIMAL[suffix])
+    if "." in number:
+        raise ValueError(
+            f"{value}: {suffix} is a power of 1,024 and takes whole numbers; did you mean {number}{suffix.lower()}?"
+        )
+    return int(number) * _BINARY[suffix]
+
+
+def human_int_or_auto(value: Any) -> Any:
+    """As `human_int`; `auto` and -1 are -1, the longest that fits."""
+    if isinstance(value, str) and value.strip().lower() in ("auto", "-1"):
+        return -1
+    number = human_int(value)
+    if number == 0:
+        raise ValueError("must be at least 1, or -1 or auto for the longest that fits")
+    return number
+
+
+def json_mapping(value: Any) -> Any:
+    """A mapping, or a string that holds one as JSON (vLLM's command-line form)."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"not valid JSON: {error}") from error
+    return value
+
+
+def names(value: Any) -> Any:
+    """One name or a list of names."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list):
+        return tuple(value)
+    return value
