@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ModelError
+from .quantization import Quantization, dtype_bytes, stored_quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,29 @@ class ModelShape:
     attention_bias: bool = False  # bias on the q, k and v projections
     qk_norm: bool = False  # RMSNorm on each head of q and k (Qwen3)
     sliding_window: int | None = None
+    num_sliding_layers: int = 0  # layers whose attention sees only `sliding_window` tokens
+    num_linear_layers: int = 0  # layers that keep a fixed state and no KV cache
+    kv_lora_rank: int = 0  # latent attention (MLA) caches this and `rope_head_dim`; 0 is ordinary attention
+    rope_head_dim: int = 0
     num_experts: int = 0  # 0 is dense
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
+    shared_expert_size: int = 0  # intermediate size of the experts that every token visits
+    num_dense_layers: int = 0  # of a mixture of experts: layers with an ordinary MLP
     norm_topk_prob: bool = True
     dtype: str = "bfloat16"
     quantization: str | None = None  # quant_method of the checkpoint
     eos_token_ids: tuple[int, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers that keep a KV cache."""
+        return self.num_layers - self.num_linear_layers
+
+    @property
+    def num_moe_layers(self) -> int:
+        return self.num_layers - self.num_dense_layers if self.num_experts else 0
 
 
 def read_shape(path: str | Path) -> ModelShape:
@@ -83,8 +99,13 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             attention_bias=bool(text.get("attention_bias", "Qwen2" in architecture)),
             qk_norm="Qwen3" in architecture,
             sliding_window=text.get("sliding_window") if text.get("use_sliding_window", True) else None,
-            num_experts=int(text.get("num_experts") or text.get("num_local_experts") or 0),
-            experts_per_token=int(text.get("num_experts_per_tok") or 0),
+            **_layer_kinds(text),
+            kv_lora_rank=int(text.get("kv_lora_rank") or 0),
+            rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
+            num_experts=_num_experts(text),
+            experts_per_token=int(text.get("num_experts_per_tok") or text.get("experts_per_token") or 0),
+            shared_expert_size=_shared_expert_size(text),
+            num_dense_layers=_num_dense_layers(text),
             moe_intermediate_size=int(text.get("moe_intermediate_size") or text["intermediate_size"]),
             norm_topk_prob=bool(text.get("norm_topk_prob", True)),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or raw.get("torch_dtype") or "bfloat16"),
@@ -98,7 +119,206 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
         raise ModelError(f"{name or 'config.json'}: unusable value: {error}") from error
 
 
+def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
+    """How many layers have a window or a fixed state: from `layer_types`, or the older window pattern."""
+    types = text.get("layer_types")
+    if types:
+        return {
+            "num_sliding_layers": sum(kind == "sliding_attention" for kind in types),
+            "num_linear_layers": sum(kind in ("linear_attention", "mamba") for kind in types),
+        }
+    layers = int(text["num_hidden_layers"])
+    if not text.get("sliding_window") or not text.get("use_sliding_window", True):
+        return {}
+    pattern = int(text.get("sliding_window_pattern") or 0)  # Gemma 3: every sixth layer is full
+    return {"num_sliding_layers": layers - layers // pattern if pattern else layers}
+
+
+def _num_experts(text: Mapping[str, Any]) -> int:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return int(next((text[name] for name in names if text.get(name)), 0))
+
+
+def _shared_expert_size(text: Mapping[str, Any]) -> int:
+    count = int(text.get("n_shared_experts") or 0)
+    return int(
+        text.get("shared_expert_intermediate_size") or count * int(text.get("moe_intermediate_size") or 0)
+    )
+
+
+def _num_dense_layers(text: Mapping[str, Any]) -> int:
+    if not _num_experts(text):
+        return 0
+    layers, step = int(text["num_hidden_layers"]), int(text.get("decoder_sparse_step") or 1)
+    dense = layers - layers // step
+    return max(dense, len(text.get("mlp_only_layers") or ()), int(text.get("first_k_dense_replace") or 0))
+
+
 def _ids(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(int(v) for v in value) if isinstance(value, list) else (int(value),)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One matrix product of a forward pass on one device: [tokens, k] x [k, n], `count` times."""
+
+    name: str  # "qkv", "o", "gate_up", "down", "router", "head", "expert_gate_up", ...
+    n: int
+    k: int
+    count: int
+
+    @property
+    def elements(self) -> int:
+        return self.n * self.k * self.count
+
+
+def dense_gemms(shape: ModelShape, tensor_parallel_size: int = 1) -> list[Gemm]:
+    """Products that every token passes, in order, on one of `tensor_parallel_size` devices; no head, no experts."""
+    tp, hidden, layers = tensor_parallel_size, shape.hidden_size, shape.num_layers
+    moe = shape.num_moe_layers
+    gemms = list(_attention_gemms(shape, tp))
+    if layers > moe:
+        wide = shape.intermediate_size // tp
+        gemms += [
+            Gemm("gate_up", 2 * wide, hidden, layers - moe),
+            Gemm("down", hidden, wide, layers - moe),
+        ]
+    if moe:
+        gemms.append(Gemm("router", shape.num_experts, hidden, moe))
+        if shape.shared_expert_size:
+            wide = shape.shared_expert_size // tp
+            gemms += [Gemm("shared_gate_up", 2 * wide, hidden, moe), Gemm("shared_down", hidden, wide, moe)]
+    return gemms
+
+
+def _attention_gemms(shape: ModelShape, tp: int) -> list[Gemm]:
+    hidden, layers, heads = shape.hidden_size, shape.num_layers, shape.num_heads // tp
+    if not shape.kv_lora_rank:
+        kv = max(1, shape.num_kv_heads // tp)
+        return [
+            Gemm("qkv", (heads + 2 * kv) * shape.head_dim, hidden, layers),
+            Gemm("o", hidden, heads * shape.head_dim, layers),
+        ]
+    text = shape.raw.get("text_config", shape.raw)  # latent attention: DeepSeek-V2 report, section 2.1
+    rank, rope = shape.kv_lora_rank, shape.rope_head_dim
+    nope = int(text.get("qk_nope_head_dim") or shape.head_dim)
+    value = int(text.get("v_head_dim") or shape.head_dim)
+    query = int(text.get("q_lora_rank") or 0)
+    return [
+        Gemm("kv_a", rank + rope + query, hidden, layers),
+        Gemm("q_b", heads * (nope + rope), query or hidden, layers),
+        Gemm("kv_b", heads * (nope + value), rank, layers),
+        Gemm("o", hidden, heads * value, layers),
+    ]
+
+
+def expert_gemms(shape: ModelShape, tensor_parallel_size: int = 1) -> list[Gemm]:
+    """The two products of ONE expert in each layer that has experts; empty for a dense model."""
+    if not shape.num_moe_layers:
+        return []
+    wide, layers = max(1, shape.moe_intermediate_size // tensor_parallel_size), shape.num_moe_layers
+    return [
+        Gemm("expert_gate_up", 2 * wide, shape.hidden_size, layers),
+        Gemm("expert_down", shape.hidden_size, wide, layers),
+    ]
+
+
+def head_gemm(shape: ModelShape, tensor_parallel_size: int = 1) -> Gemm:
+    """The product that makes logits, run only for rows that sample."""
+    return Gemm("head", -(-shape.vocab_size // tensor_parallel_size), shape.hidden_size, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Bytes of weights on one device, by component."""
+
+    embedding: int
+    head: int  # 0 when tied to the embedding
+    linear: int  # attention, MLP, router, shared experts
+    experts: int
+    norms: int  # norms and biases
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.head + self.linear + self.experts + self.norms
+
+
+def weight_bytes(
+    shape: ModelShape,
+    *,
+    quantization: Quantization | None = None,
+    dtype: str | None = None,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+) -> WeightBytes:
+    """Weights on the fullest device. `quantization` None reads the checkpoint's own; `dtype` None the model's.
+
+    A pipeline stage holds its share of the layers and, counted here, the larger of embedding and head.
+    """
+    scheme = quantization or stored_quantization(shape.raw)
+    element = dtype_bytes(dtype or shape.dtype)
+    packed = scheme.bits / 8 if scheme.bits else element
+    tp, pp = tensor_parallel_size, pipeline_parallel_size
+    linear_element = element if scheme.experts_only and shape.num_experts else packed
+    linear = sum(g.elements for g in dense_gemms(shape, tp)) * linear_element
+    hidden, multiple = shape.hidden_size, scheme.expert_row_multiple
+    padding = -(-hidden // multiple) * multiple / hidden
+    experts = sum(g.elements for g in expert_gemms(shape, tp)) * shape.num_experts * packed * padding
+    table = shape.vocab_size * hidden / tp * (packed if scheme.embeddings else element)
+    head = 0.0 if shape.tie_word_embeddings else table
+    if pp > 1:
+        table, head = max(table, head), 0.0
+    biases = sum(g.n * g.count for g in _attention_gemms(shape, tp)[:1]) if shape.attention_bias else 0
+    norms = ((2 * shape.num_layers + 1) * hidden + biases) * element
+    return WeightBytes(
+        embedding=round(table),
+        head=round(head),
+        linear=round(linear / pp),
+        experts=round(experts / pp),
+        norms=round(norms / pp),
+    )
+
+
+def parameter_count(shape: ModelShape, *, active: bool = False) -> int:
+    """Parameters of the model; with `active`, only those one token passes (its experts, not all)."""
+    experts = shape.experts_per_token if active else shape.num_experts
+    tables = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
+    norms = (2 * shape.num_layers + 1) * shape.hidden_size
+    dense = sum(g.elements for g in dense_gemms(shape))
+    return dense + sum(g.elements for g in expert_gemms(shape)) * experts + tables + norms
+
+
+def resolve_kv_dtype(shape: ModelShape, kv_cache_dtype: str, dtype: str | None = None) -> str:
+    """The element type of the cache: `auto` is the model's dtype (or `dtype`, where a configuration says one)."""
+    if kv_cache_dtype != "auto":
+        return kv_cache_dtype
+    return shape.dtype if dtype in (None, "auto") else str(dtype)
+
+
+def kv_bytes_per_token_per_layer(shape: ModelShape, kv_dtype: str, tensor_parallel_size: int = 1) -> float:
+    """Key and value bytes of one token in one layer on one device; KV heads below the parallel size are copied."""
+    if shape.kv_lora_rank:
+        return (shape.kv_lora_rank + shape.rope_head_dim) * dtype_bytes(kv_dtype)
+    heads = max(1, shape.num_kv_heads // tensor_parallel_size)
+    return 2 * heads * shape.head_dim * dtype_bytes(kv_dtype)
+
+
+def kv_bytes_per_token(
+    shape: ModelShape, kv_dtype: str, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> int:
+    """Cache bytes that one token takes in all layers of one device, no window counted."""
+    layers = -(-shape.num_kv_layers // pipeline_parallel_size)
+    return round(layers * kv_bytes_per_token_per_layer(shape, kv_dtype, tensor_parallel_size))
+
+
+def linear_flops_per_token(shape: ModelShape) -> int:
+    """Multiply-adds x 2 of all products one token passes, head excluded."""
+    dense = sum(g.elements for g in dense_gemms(shape))
+    return 2 * (dense + sum(g.elements for g in expert_gemms(shape)) * shape.experts_per_token)
+
+
+def attention_flops_per_pair(shape: ModelShape) -> int:
+    """FLOPs for one query token against one cached token, all layers (scores and values)."""
+    return 4 * shape.num_kv_layers * shape.num_heads * shape.head_dim

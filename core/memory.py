@@ -1,0 +1,355 @@
+"""Where a device's memory goes, and what fits: one function for the engine's own start and for every prediction.
+
+    usable  = min(total x utilisation, free)
+    KV      = usable - weights - activation peak - context - graphs
+    blocks  = KV // bytes of a block in all layers
+
+The activation peak is the larger of the forward pass at `max_num_batched_tokens` and the sampler at
+`max_num_seqs` x vocabulary. Whatever an engine has measured (a profile run) replaces the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from .errors import CapacityError, ConfigError
+from .quantization import Quantization, dtype_bytes, quantization_named, stored_quantization
+from .shape import (
+    ModelShape,
+    kv_bytes_per_token,
+    kv_bytes_per_token_per_layer,
+    resolve_kv_dtype,
+    weight_bytes,
+)
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRule:
+    """How one engine counts. Figures are estimates that measurement replaces.
+
+    vLLM's come from start-up logs on an H100 (79.18 GiB reported, 1,024 sequences): the peaks of 70B
+    (4.84 GiB), 8B (4.76) and gpt-oss-20b (7.38) fit 9.45 float32 copies of the logits plus the hidden
+    state and residual at 8,192 tokens; what remains is 0.13 GiB on one GPU and 0.54 on two.
+    """
+
+    name: str
+    sampler_copies: float  # float32 [max_num_seqs, vocab] buffers alive at once
+    context_bytes: int  # allocations outside the allocator that count against the budget
+    communication_bytes: int  # the same, with more than one device
+    graphs_counted: bool  # captured graphs are subtracted before the cache is sized
+    graph_bytes: int  # of one layer in one captured size
+    window_aware: bool  # sliding-window layers keep blocks for their window only
+    useful_only: bool = False  # never more blocks than max_num_seqs full sequences need
+    default_utilization: float = 0.9
+
+
+CAMSHAFT_CUDA = MemoryRule(
+    name="camshaft (cuda)",
+    sampler_copies=4.0,
+    context_bytes=int(0.2 * GIB),
+    communication_bytes=int(0.6 * GIB),
+    graphs_counted=True,
+    graph_bytes=200_000,
+    window_aware=False,
+)
+CAMSHAFT_CPU = replace(
+    CAMSHAFT_CUDA,
+    name="camshaft (cpu)",
+    sampler_copies=6.0,
+    context_bytes=int(0.75 * GIB),
+    communication_bytes=0,
+    graph_bytes=0,
+    useful_only=True,
+)
+
+
+def vllm_rule(version: str) -> MemoryRule:
+    """vLLM's rule at a release (0.18.0 gpu_worker.py:387-440, 0.33.0 gpu_worker.py:641-820).
+
+    0.20.0 began to subtract an estimate of the captured graphs and raised the default utilisation to
+    0.92. Raises ConfigError for a version that is not numbers and dots.
+    """
+    try:
+        release = tuple(int(part) for part in version.removeprefix("v").split(".")[:2])
+    except ValueError:
+        raise ConfigError(f"vLLM version {version!r} is not of the form 0.18.0") from None
+    modern = release >= (0, 20)
+    return MemoryRule(
+        name=f"vllm {version}",
+        sampler_copies=9.45,
+        context_bytes=int(0.13 * GIB),
+        communication_bytes=int(0.41 * GIB),
+        graphs_counted=modern,
+        graph_bytes=440_000,  # 1.03 GiB for gpt-oss-120b: 36 layers, 67 sizes
+        window_aware=release >= (0, 10),
+        default_utilization=0.92 if modern else 0.9,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """One device. `free_bytes` None means nothing else uses it."""
+
+    total_bytes: int
+    free_bytes: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """The settings that decide where memory goes, as resolved values."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int | None = None
+    num_blocks: int | None = None
+    kv_cache_dtype: str = "auto"
+    dtype: str | None = None
+    quantization: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    num_graph_sizes: int = 0  # batch sizes captured as graphs; 0 is eager
+    other_bytes: int = 0  # anything else on the device: a draft model, an encoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a profile run found on the device, in bytes; None keeps the estimate."""
+
+    weights: int | None = None
+    activations: int | None = None
+    graphs: int | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """Where the bytes of one device go. `kv_bytes` may be negative: then nothing starts."""
+
+    rule: str
+    total_bytes: int
+    usable_bytes: int
+    weights_bytes: int
+    forward_bytes: int
+    sampler_bytes: int
+    activation_bytes: int  # the larger of the two, or what was measured
+    graph_bytes: int  # 0 when the rule does not count them
+    context_bytes: int
+    other_bytes: int
+    kv_bytes: int
+    bytes_per_token: int  # of the cache, all layers of this device
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    one_request_bytes: int  # cache of one request of max_model_len
+    utilization: float
+    measured: tuple[str, ...] = ()
+    weights: dict[str, int] = field(default_factory=dict)  # by component
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes short of holding one request of max_model_len; 0 when it fits."""
+        return max(0, self.one_request_bytes - self.kv_bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.num_blocks > 0 and self.missing_bytes == 0
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of max_model_len that the cache holds at once."""
+        return max(0, self.kv_bytes) / self.one_request_bytes
+
+    def sequences(self, tokens_each: float) -> int:
+        """Sequences of `tokens_each` tokens that the cache holds, in whole blocks."""
+        blocks = max(1, -(-int(tokens_each) // self.block_size))
+        return self.num_blocks // blocks
+
+    def utilization_needed(self) -> float:
+        """The utilisation, rounded up to a hundredth, at which one request fits; above 1 it never does."""
+        return math.ceil((self.utilization + self.missing_bytes / self.total_bytes) * 100 - 1e-9) / 100
+
+    def rows(self) -> list[tuple[str, int]]:
+        """The table of a report: label and bytes, in the order of the subtraction."""
+        return [
+            ("device", self.total_bytes),
+            (f"usable at {self.utilization:g}", self.usable_bytes),
+            ("weights", -self.weights_bytes),
+            ("activation peak", -self.activation_bytes),
+            ("context", -self.context_bytes),
+            ("graphs", -self.graph_bytes),
+            ("other", -self.other_bytes),
+            ("KV cache", self.kv_bytes),
+        ]
+
+    def arithmetic(self) -> str:
+        """One line: the subtraction in GiB, with its result."""
+        terms = [f"{label} {abs(size) / GIB:.2f}" for label, size in self.rows()[2:-1] if size]
+        return (
+            f"{self.total_bytes / GIB:.2f} GiB x {self.utilization:g} = {self.usable_bytes / GIB:.2f}; "
+            f"less {', '.join(terms)} leaves {self.kv_bytes / GIB:.2f} GiB for the KV cache"
+        )
+
+    def require_fit(self) -> None:
+        """Raises CapacityError with the arithmetic, what is missing and what would make it fit."""
+        if self.fits:
+            return
+        sampler = self.sampler_bytes >= self.forward_bytes
+        knob = "max_num_seqs (the sampler sets the peak)" if sampler else "max_num_batched_tokens"
+        wanted = self.utilization_needed()
+        raise CapacityError(
+            f"It does not fit: {self.arithmetic()}, and one request of max_model_len {self.max_model_len} needs "
+            f"{self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB are missing "
+            f"({self.missing_bytes / self.total_bytes:.3f} of the device). "
+            + (f"Raise gpu_memory_utilization to {wanted:.2f}, or " if wanted <= 0.98 else "")
+            + f"lower max_model_len or {knob}, set kv_cache_dtype: fp8, or use smaller weights or more devices."
+        )
+
+
+def memory_budget(
+    shape: ModelShape,
+    device: DeviceMemory,
+    settings: MemorySettings,
+    rule: MemoryRule,
+    measured: Measured | None = None,
+) -> MemoryBudget:
+    """The budget of the fullest device. Nothing is refused here: see `MemoryBudget.require_fit`.
+
+    With `kv_cache_memory_bytes` the cache has exactly that size, and with `num_blocks` exactly that
+    many blocks, as in vLLM. Raises ModelError for an unknown dtype or quantisation.
+    """
+    given = measured or Measured()
+    tp, pp = settings.tensor_parallel_size, settings.pipeline_parallel_size
+    scheme = quantization_named(settings.quantization) if settings.quantization else None
+    parts = weight_bytes(
+        shape,
+        quantization=scheme,
+        dtype=_explicit(settings.dtype),
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
+    )
+    forward = forward_peak_bytes(shape, settings)
+    sampler = sampler_peak_bytes(shape, settings, rule)
+    activations = _first(given.activations, max(forward, sampler))
+    graphs = _first(given.graphs, graph_estimate_bytes(shape, settings, rule)) if rule.graphs_counted else 0
+    context = _first(given.context, rule.context_bytes + (rule.communication_bytes if tp * pp > 1 else 0))
+    weights = _first(given.weights, parts.total)
+    usable = int(device.total_bytes * settings.gpu_memory_utilization)
+    if device.free_bytes is not None:
+        usable = min(usable, device.free_bytes)
+    kv = usable - weights - activations - graphs - context - settings.other_bytes
+    if settings.kv_cache_memory_bytes is not None:
+        kv = settings.kv_cache_memory_bytes
+    kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, _explicit(settings.dtype))
+    per_token = kv_bytes_per_token(shape, kv_dtype, tp, pp)
+    blocks = (
+        settings.num_blocks if settings.num_blocks is not None else _blocks(kv, per_token, settings, rule)
+    )
+    return MemoryBudget(
+        rule=rule.name,
+        total_bytes=device.total_bytes,
+        usable_bytes=usable,
+        weights_bytes=weights,
+        forward_bytes=forward,
+        sampler_bytes=sampler,
+        activation_bytes=activations,
+        graph_bytes=graphs,
+        context_bytes=context,
+        other_bytes=settings.other_bytes,
+        kv_bytes=kv,
+        bytes_per_token=per_token,
+        block_size=settings.block_size,
+        num_blocks=max(0, blocks),
+        max_model_len=settings.max_model_len,
+        one_request_bytes=request_kv_bytes(shape, settings, rule, settings.max_model_len),
+        utilization=settings.gpu_memory_utilization,
+        measured=tuple(name for name in Measured.__slots__ if getattr(given, name) is not None),
+        weights={name: getattr(parts, name) for name in type(parts).__slots__},
+    )
+
+
+def forward_peak_bytes(shape: ModelShape, settings: MemorySettings) -> int:
+    """Largest live activations of a forward pass at `max_num_batched_tokens`, logits excluded.
+
+    Hidden state and residual live throughout; beside them the widest moment of a layer: the MLP's
+    doubled product with its activation, or for experts the same per visited expert plus their outputs.
+    """
+    element = dtype_bytes(_explicit(settings.dtype) or shape.dtype)
+    tokens, tp = settings.max_num_batched_tokens, settings.tensor_parallel_size
+    widest = 0.0
+    if shape.num_layers > shape.num_moe_layers:
+        widest = 3 * shape.intermediate_size / tp
+    if shape.num_moe_layers:
+        wide = shape.moe_intermediate_size / tp
+        widest = max(
+            widest, shape.experts_per_token * (max(2 * wide, shape.hidden_size) + wide) + shape.hidden_size
+        )
+    qkv = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim / tp
+    attention = qkv + shape.num_heads * shape.head_dim / tp
+    return round(tokens * (2 * shape.hidden_size + max(widest, attention)) * element)
+
+
+def sampler_peak_bytes(shape: ModelShape, settings: MemorySettings, rule: MemoryRule) -> int:
+    """Peak of sampling the largest batch: float32 logits buffers beside the hidden state and residual."""
+    element = dtype_bytes(_explicit(settings.dtype) or shape.dtype)
+    logits = rule.sampler_copies * settings.max_num_seqs * shape.vocab_size * 4
+    hidden = 2 * settings.max_num_batched_tokens * shape.hidden_size * element
+    return round(logits + hidden)
+
+
+def graph_estimate_bytes(shape: ModelShape, settings: MemorySettings, rule: MemoryRule) -> int:
+    """Memory of captured graphs, in proportion to layers and captured sizes."""
+    return shape.num_layers * settings.num_graph_sizes * rule.graph_bytes
+
+
+def request_kv_bytes(shape: ModelShape, settings: MemorySettings, rule: MemoryRule, tokens: int) -> int:
+    """Cache bytes of one request of `tokens` tokens on one device, in whole blocks.
+
+    A sliding-window layer of a window-aware engine keeps `window - 1 + max_num_batched_tokens` tokens
+    and one block more (vLLM 0.18.0 v1/kv_cache_interface.py:232-300).
+    """
+    dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, _explicit(settings.dtype))
+    layer = kv_bytes_per_token_per_layer(shape, dtype, settings.tensor_parallel_size) * settings.block_size
+    sliding = shape.num_sliding_layers if rule.window_aware and shape.sliding_window else 0
+    pages = (shape.num_kv_layers - sliding) * -(-tokens // settings.block_size)
+    if sliding:
+        kept = min(int(shape.sliding_window or 0) - 1 + settings.max_num_batched_tokens, tokens)
+        pages += sliding * (-(-kept // settings.block_size) + 1)
+    return round(pages * layer / settings.pipeline_parallel_size)
+
+
+def default_graph_sizes(max_num_seqs: int, limit: int = 512) -> int:
+    """How many batch sizes vLLM captures: 1, 2, 4, then every 8 up to the smaller of both numbers."""
+    top = min(max_num_seqs * 2, limit)
+    return sum(size <= top for size in (1, 2, 4)) + top // 8
+
+
+def quantization_for(shape: ModelShape, override: str | None) -> Quantization:
+    """The storage scheme in force: the configuration's, else the checkpoint's own. Raises ModelError."""
+    return quantization_named(override) if override else stored_quantization(shape.raw)
+
+
+def _blocks(kv: int, per_token: int, settings: MemorySettings, rule: MemoryRule) -> int:
+    blocks = kv // max(1, per_token * settings.block_size)
+    if rule.useful_only and settings.kv_cache_memory_bytes is None:
+        useful = settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
+        blocks = min(blocks, useful)
+    return blocks
+
+
+def _explicit(dtype: str | None) -> str | None:
+    return None if dtype in (None, "auto") else dtype
+
+
+def _first(measured: int | None, estimate: int) -> int:
+    return estimate if measured is None else measured

@@ -1,0 +1,174 @@
+"""Counts of parameters, weight bytes and cache bytes against published figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.core.errors import ModelError
+from camshaft.core.quantization import quantization_named, stored_quantization
+from camshaft.core.shape import (
+    dense_gemms,
+    expert_gemms,
+    kv_bytes_per_token,
+    kv_bytes_per_token_per_layer,
+    linear_flops_per_token,
+    parameter_count,
+    resolve_kv_dtype,
+    shape_from_config,
+    weight_bytes,
+)
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+LLAMA_70B = LLAMA_8B | {
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}
+QWEN3_30B_A3B = LLAMA_8B | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+DEEPSEEK_V3 = LLAMA_8B | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "vocab_size": 129280,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (LLAMA_8B, 8_030_261_248, 8_030_261_248),
+        (LLAMA_70B, 70_553_706_496, 70_553_706_496),
+        (QWEN3_30B_A3B, 30.53e9, 3.35e9),
+        (DEEPSEEK_V3, 671e9, 37.5e9),
+    ],
+)
+def test_parameters_match_published_counts(config: dict, total: float, active: float) -> None:
+    shape = shape_from_config(config)
+    assert parameter_count(shape) == pytest.approx(total, rel=0.005)
+    assert parameter_count(shape, active=True) == pytest.approx(active, rel=0.02)
+
+
+def test_70b_in_fp8_takes_72_65_gb() -> None:
+    shape = shape_from_config(LLAMA_70B)
+    assert weight_bytes(shape, quantization=quantization_named("fp8")).total == pytest.approx(
+        72.65e9, rel=1e-3
+    )
+
+
+def test_kv_of_8192_tokens_of_70b_is_2_5_gib() -> None:
+    shape = shape_from_config(LLAMA_70B)
+    assert kv_bytes_per_token(shape, "bfloat16") * 8192 == 2_684_354_560
+    assert kv_bytes_per_token(shape, "fp8") * 8192 == 1_342_177_280
+
+
+def test_kv_heads_are_copied_when_devices_outnumber_them() -> None:
+    shape = shape_from_config(LLAMA_8B)
+    assert kv_bytes_per_token(shape, "bfloat16", 8) == kv_bytes_per_token(shape, "bfloat16", 16)
+
+
+def test_latent_attention_caches_576_elements_a_layer() -> None:
+    assert kv_bytes_per_token_per_layer(shape_from_config(DEEPSEEK_V3), "bfloat16") == 576 * 2
+
+
+def test_tensor_parallel_devices_share_every_product() -> None:
+    shape = shape_from_config(QWEN3_30B_A3B)
+    whole = sum(g.elements for g in dense_gemms(shape) if g.name != "router")
+    assert sum(g.elements for g in dense_gemms(shape, 4) if g.name != "router") * 4 == whole
+    assert sum(g.elements for g in expert_gemms(shape, 4)) * 4 == sum(g.elements for g in expert_gemms(shape))
+
+
+def test_flops_follow_active_parameters() -> None:
+    shape = shape_from_config(LLAMA_8B)
+    assert linear_flops_per_token(shape) == 2 * (8_030_261_248 - 2 * 128256 * 4096 - 65 * 4096)
+
+
+def test_sliding_layers_by_type_list_and_by_pattern() -> None:
+    windowed = LLAMA_8B | {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 16}
+    assert shape_from_config(windowed).num_sliding_layers == 16
+    gemma = LLAMA_8B | {"sliding_window": 1024, "sliding_window_pattern": 6, "num_hidden_layers": 62}
+    assert shape_from_config(gemma).num_sliding_layers == 52
+    unused = LLAMA_8B | {"sliding_window": 4096, "use_sliding_window": False}
+    assert shape_from_config(unused).num_sliding_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "bits", "activations"),
+    [
+        ({"quant_method": "fp8"}, 8, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, 4.15625, "bfloat16"),
+        ({"quant_method": "gptq", "bits": 8}, 8.125, "bfloat16"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {
+                        "weights": {"num_bits": 8, "type": "int"},
+                        "input_activations": {"num_bits": 8},
+                    }
+                },
+            },
+            8,
+            "int8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            8,
+            "fp8",
+        ),
+    ],
+)
+def test_quantisation_is_read_from_the_checkpoint(stored: dict, bits: float, activations: str) -> None:
+    scheme = stored_quantization({"quantization_config": stored})
+    assert (scheme.bits, scheme.activations) == (bits, activations)
+
+
+def test_unknown_quantisation_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="vector99"):
+        stored_quantization({"quantization_config": {"quant_method": "vector99"}})
+
+
+def test_auto_cache_dtype_follows_the_configured_dtype() -> None:
+    shape = shape_from_config(LLAMA_8B)
+    assert resolve_kv_dtype(shape, "auto") == "bfloat16"
+    assert resolve_kv_dtype(shape, "auto", "float32") == "float32"
+    assert resolve_kv_dtype(shape, "fp8", "float32") == "fp8"
