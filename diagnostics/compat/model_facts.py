@@ -1,0 +1,116 @@
+"""What rules need to know of a model, from its ``config.json``, a model sheet, or a few facts of one.
+
+From a whole config (it has `num_hidden_layers` and `hidden_size`) an absent key means that the model lacks the
+feature. From a few facts it means nothing, and the feature stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_MLA_TYPES = {
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "deepseek_mtp",
+    "kimi_k2",
+    "glm_moe_dsa",
+    "longcat_flash",
+}
+_HYBRID_TYPES = {
+    "jamba", "bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "qwen3_next", "qwen3_5",
+    "qwen3_5_moe", "lfm2", "lfm2_moe", "plamo2", "minimax_text_01", "kimi_linear", "bailing_moe_linear",
+}  # fmt: skip
+_ATTENTION_FREE_TYPES = {"mamba", "mamba2", "falcon_mamba"}
+_ENCODER_DECODER_TYPES = {"whisper", "bart", "mbart", "t5", "mllama", "florence2", "donut", "nemotron_parse"}
+_ENCODER_ONLY_TYPES = {
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "modernbert",
+    "nomic_bert",
+    "gte",
+    "distilbert",
+    "albert",
+}
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_POOLING_SUFFIXES = ("ForSequenceClassification", "RewardModel", "ForTokenClassification", "Embedding")
+_MULTIMODAL_KEYS = (
+    "vision_config",
+    "audio_config",
+    "vision_tower_config",
+    "mm_vision_tower",
+    "thinker_config",
+)
+
+
+def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The given facts, those of a nested text config, and the derived ones (`is_moe`, `use_mla`, `is_pooling`, ...).
+
+    A derived fact that was given is kept as given; one that cannot be told is absent.
+    """
+    text = raw.get("text_config")
+    facts: dict[str, Any] = {**text, **raw} if isinstance(text, Mapping) else dict(raw)
+    whole = "num_hidden_layers" in facts and "hidden_size" in facts
+    kind = facts.get("model_type")
+    facts.setdefault("architecture", next(iter(facts.get("architectures") or []), None))
+    _drop_none(facts, "architecture")
+    _quantization(facts, whole)
+    _dtype(facts)
+    if whole:
+        facts.setdefault("num_key_value_heads", facts.get("num_attention_heads"))
+    for name, evidence in _features(facts, kind).items():
+        if evidence or whole or (kind is not None and name in _BY_TYPE):
+            facts.setdefault(name, evidence)
+    _sliding_window(facts, whole)
+    return facts
+
+
+# Features that the model type alone decides, so that naming the type settles them.
+_BY_TYPE = {"is_encoder_decoder", "is_hybrid", "is_attention_free", "is_encoder_only", "is_pooling"}
+
+
+def _features(facts: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    layers = {str(layer) for layer in facts.get("layer_types") or []}
+    architecture = str(facts.get("architecture", ""))
+    pooling = architecture.endswith(_POOLING_SUFFIXES) or kind in _ENCODER_ONLY_TYPES
+    return {
+        "is_moe": any((facts.get(key) or 0) > 1 for key in _EXPERT_KEYS if isinstance(facts.get(key), int)),
+        "use_mla": bool(facts.get("kv_lora_rank")) or kind in _MLA_TYPES,
+        "is_multimodal": any(key in facts for key in _MULTIMODAL_KEYS),
+        "is_encoder_decoder": bool(facts.get("is_encoder_decoder")) or kind in _ENCODER_DECODER_TYPES,
+        "is_hybrid": kind in _HYBRID_TYPES or bool(layers & {"linear_attention", "mamba"}),
+        "is_attention_free": kind in _ATTENTION_FREE_TYPES,
+        "is_encoder_only": kind in _ENCODER_ONLY_TYPES,
+        "has_chunked_local_attention": bool(facts.get("attention_chunk_size")),
+        "uses_mrope": "mrope_section" in (facts.get("rope_scaling") or {}),
+        "is_pooling": pooling,
+    }
+
+
+def _quantization(facts: dict[str, Any], whole: bool) -> None:
+    config = facts.get("quantization_config") or facts.get("compression_config")
+    if "quantization" not in facts and isinstance(config, Mapping) and config.get("quant_method"):
+        facts["quantization"] = str(config["quant_method"]).lower()
+    if whole:
+        facts.setdefault("quantization", None)
+
+
+def _dtype(facts: dict[str, Any]) -> None:
+    dtype = facts.get("dtype") or facts.get("torch_dtype")
+    if dtype is not None:
+        facts["dtype"] = str(dtype).removeprefix("torch.")
+
+
+def _sliding_window(facts: dict[str, Any], whole: bool) -> None:
+    window = facts.get("sliding_window")
+    if window and facts.get("use_sliding_window", True):
+        facts.setdefault("has_sliding_window", True)
+    elif whole or "sliding_window" in facts:
+        facts.setdefault("has_sliding_window", False)
+
+
+def _drop_none(facts: dict[str, Any], key: str) -> None:
+    if facts[key] is None:
+        del facts[key]
