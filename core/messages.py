@@ -5,6 +5,7 @@ Encoded as MessagePack by msgspec: tagged structs, arrays instead of maps, never
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -93,6 +94,8 @@ class Output(msgspec.Struct, array_like=True, omit_defaults=True):
     timing: Timing | None = None
     error: str | None = None  # for "rejected" and "error"
     cached_tokens: int | None = None  # sent with the first token
+    error_param: str | None = None  # the request field that was wrong
+    retryable: bool = False  # rejected for want of room or time, not for what was asked
 
 
 class Stats(_Message):
@@ -115,10 +118,22 @@ class Stats(_Message):
 
 
 class Outputs(_Message):
-    """What one step produced."""
+    """What one step produced. A sequence that merely got one more token stands in the two packed arrays;
+    everything else (first tokens, ends, log-probabilities, errors) is an Output of its own.
+    Iterating gives an Output for every sequence.
+    """
 
     outputs: list[Output]
+    handles: bytes = b""  # int32, little endian
+    tokens: bytes = b""  # int32, aligned with handles
     stats: Stats | None = None
+
+    def __iter__(self) -> Iterator[Output]:
+        yield from self.outputs
+        handles = memoryview(self.handles).cast("i")
+        tokens = memoryview(self.tokens).cast("i")
+        for handle, token in zip(handles, tokens, strict=True):
+            yield Output(handle, [token])
 
 
 class Answer(_Message):
@@ -130,6 +145,7 @@ class Fatal(_Message):
     """The engine process is about to exit; every request in flight is lost."""
 
     error: str
+    kind: str = "EngineError"  # the class in core.errors
 
 
 ToEngine = AddRequest | Abort | Query | Drain

@@ -89,7 +89,9 @@ class Request:
     first_token_s: float | None = None
     finished_s: float | None = None
     finish_reason: str | None = None
-    hashes: list[int] = field(default_factory=list)  # chained hashes of full blocks, grown lazily
+    error: str | None = None  # for "rejected" and "error"
+    hashes: list[bytes] = field(default_factory=list)  # chained hashes of full blocks, grown lazily
+    queued_s: float = 0.0  # when it last entered the waiting queue
 
     @property
     def prompt_len(self) -> int:

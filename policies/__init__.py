@@ -1,0 +1,1 @@
+"""What an operator changes without touching the engine: order, victims, budgets, admission."""

@@ -1,0 +1,92 @@
+"""Prefix caching: which block holds the tokens that follow a given prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import IntegrityError
+
+_DIGEST_BYTES = 16
+
+
+def root(salt: bytes) -> bytes:
+    """The hash that the first block's chain starts from; requests with another salt share nothing."""
+    return blake2b(salt, digest_size=_DIGEST_BYTES, person=b"camshaft-kv").digest()
+
+
+def extend_chain(
+    hashes: list[bytes], tokens: np.ndarray, block_size: int, num_blocks: int, salt: bytes
+) -> None:
+    """Grows `hashes` in place to `num_blocks` chained block hashes of `tokens` (int32)."""
+    if len(hashes) >= num_blocks:
+        return
+    parent = hashes[-1] if hashes else root(salt)
+    start = len(hashes) * block_size
+    data = np.ascontiguousarray(tokens[start : num_blocks * block_size], dtype=np.int32).tobytes()
+    width = block_size * 4
+    for offset in range(0, len(data), width):
+        parent = blake2b(parent + data[offset : offset + width], digest_size=_DIGEST_BYTES).digest()
+        hashes.append(parent)
+
+
+class _Entry(NamedTuple):
+    block: int
+    tokens: bytes
+
+
+class PrefixIndex:
+    """Chained block hash -> block. A hit must also equal the tokens, so a collision is a miss."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, _Entry] = {}
+        self._hash_of: dict[int, bytes] = {}
+        self.queries = 0  # tokens looked up at admission
+        self.hits = 0  # of these, found
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._hash_of
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def lookup(self, chain: Iterable[bytes], tokens: np.ndarray, block_size: int) -> list[int]:
+        """The blocks of the longest known prefix of `tokens` (int32), in order."""
+        found: list[int] = []
+        entries = self._entries
+        for index, key in enumerate(chain):
+            entry = entries.get(key)
+            if entry is None:
+                break
+            if tokens[index * block_size : (index + 1) * block_size].tobytes() != entry.tokens:
+                break
+            found.append(entry.block)
+        return found
+
+    def insert(self, key: bytes, block: int, tokens: bytes) -> None:
+        """Names `block` as the holder of a full block's content; the first holder stays."""
+        if key in self._entries or block in self._hash_of:
+            return
+        self._entries[key] = _Entry(block, tokens)
+        self._hash_of[block] = key
+
+    def forget(self, block: int) -> None:
+        """The block is about to be overwritten."""
+        key = self._hash_of.pop(block, None)
+        if key is not None:
+            del self._entries[key]
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._hash_of.clear()
+
+    def check(self) -> None:
+        """Raises IntegrityError unless both directions agree."""
+        if len(self._entries) != len(self._hash_of):
+            raise IntegrityError(f"prefix index: {len(self._entries)} hashes, {len(self._hash_of)} blocks")
+        for key, entry in self._entries.items():
+            if self._hash_of.get(entry.block) != key:
+                raise IntegrityError(f"prefix index: block {entry.block} does not point back to its hash")

@@ -1,0 +1,110 @@
+"""Keeps a policy honest: checks every answer, falls back to first come, first served, counts the faults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from ...policies.base import ADMIT, Admission, Budget, Events, Key, Policy, RequestView, StepView, Verdict
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("camshaft.policy")
+
+FIRST_COME: Key = ()  # core appends the arrival number to every key
+
+
+class Guard:
+    """The scheduler's only way to a policy. An answer that raises or makes no sense is replaced for that
+    step; after `patience` faulty steps in a row the policy is switched off for good.
+    """
+
+    def __init__(self, policy: Policy, *, patience: int = 16) -> None:
+        self.policy = policy
+        self.faults = 0
+        self.enabled = True
+        self._patience = patience
+        self._faulty_steps = 0
+        self._fault_this_step = False
+        self.dynamic = bool(self._ask("dynamic", lambda: policy.dynamic, _is_bool, False))
+        self.accounts = bool(self._ask("accounts", lambda: policy.accounts, _is_bool, False))
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.policy, "name", type(self.policy).__name__))
+
+    def begin_step(self) -> None:
+        """Counts whether the last step was faulty, and forgets it."""
+        if self._fault_this_step:
+            self._fault_this_step = False
+            self._faulty_steps += 1
+            if self._faulty_steps >= self._patience and self.enabled:
+                self.enabled = False
+                _log.error("policy switched off", policy=self.name, faulty_steps=self._faulty_steps)
+        else:
+            self._faulty_steps = 0
+
+    def order_key(self, view: RequestView, step: StepView) -> Key:
+        return self._ask("order_key", lambda: self.policy.order_key(view, step), _is_key, FIRST_COME)
+
+    def victim_key(self, view: RequestView, step: StepView) -> Key:
+        """Falls back to the request that came last."""
+        return self._ask("victim_key", lambda: self.policy.victim_key(view, step), _is_key, (-view.seq,))
+
+    def step_budget(self, step: StepView) -> Budget:
+        fallback = Budget(tokens=step.max_num_batched_tokens)
+        return self._ask("step_budget", lambda: self.policy.step_budget(step), _is_budget, fallback)
+
+    def admit(self, view: RequestView, step: StepView) -> Admission:
+        return self._ask("admit", lambda: self.policy.admit(view, step), _is_admission, ADMIT)
+
+    def on_events(self, events: Events) -> None:
+        self._ask("on_events", lambda: self.policy.on_events(events), lambda answer: answer is None, None)
+
+    def overrule(self, what: str) -> None:
+        """Core acted against the policy's word to keep a promise (progress, longest wait)."""
+        self._fault(what, "overruled")
+
+    def _ask(self, name: str, ask: Callable[[], T], valid: Callable[[Any], bool], fallback: T) -> T:
+        if not self.enabled:
+            return fallback
+        try:
+            answer = ask()
+        except Exception as error:
+            self._fault(name, f"{type(error).__name__}: {error}")
+            return fallback
+        if valid(answer):
+            return answer
+        self._fault(name, f"unusable answer {answer!r:.100}")
+        return fallback
+
+    def _fault(self, name: str, what: str) -> None:
+        self.faults += 1
+        if not self._fault_this_step:
+            self._fault_this_step = True
+            if self._faulty_steps == 0:
+                _log.warning("policy fault", policy=self.name, call=name, fault=what)
+
+
+def _is_bool(answer: Any) -> bool:
+    return isinstance(answer, bool)
+
+
+def _is_key(answer: Any) -> bool:
+    return type(answer) is tuple and all(
+        isinstance(part, int | float) and not math.isnan(part) for part in answer
+    )
+
+
+def _is_admission(answer: Any) -> bool:
+    return isinstance(answer, Admission) and isinstance(answer.verdict, Verdict)
+
+
+def _is_budget(answer: Any) -> bool:
+    if not isinstance(answer, Budget):
+        return False
+    counts = (answer.tokens, answer.prefill_tokens, answer.chunk_tokens)
+    return all(part is None or (type(part) is int and part >= 0) for part in counts) and answer.tokens > 0

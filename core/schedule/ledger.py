@@ -1,0 +1,140 @@
+"""Why each request ran, waited or was evicted. Steps are kept as arrays; prose is made when someone asks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ..request import Request
+
+
+class Blocked(Enum):
+    """Why the first request that could not start did not."""
+
+    NONE = "nobody was held back"
+    NO_SLOT = "all max_num_seqs slots were taken"
+    NO_BUDGET = "the step's token budget was spent"
+    NO_BLOCKS = "the KV cache had too few free blocks"
+    POLICY = "the policy deferred it"
+    SIBLING = "the prompt it shares was still being computed"
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step. seqs, starts and num_tokens are aligned; seqs are arrival numbers."""
+
+    step: int
+    start_s: float
+    seqs: np.ndarray
+    starts: np.ndarray
+    num_tokens: np.ndarray
+    num_decodes: int
+    admitted: tuple[int, ...]
+    evicted: tuple[int, ...]
+    blocked: Blocked
+    blocked_seq: int
+    waiting: int
+    duration_ms: float = 0.0
+
+
+class Ledger:
+    """The last `max_steps` steps and the last `max_requests` requests."""
+
+    def __init__(self, *, max_steps: int = 8192, max_requests: int = 4096) -> None:
+        self.steps: deque[StepRecord] = deque(maxlen=max_steps)
+        self._lives: OrderedDict[str, Request] = OrderedDict()
+        self._max_requests = max_requests
+
+    def arrived(self, request: Request) -> None:
+        self._lives[request.id] = request
+        if len(self._lives) > self._max_requests:
+            self._lives.popitem(last=False)
+
+    def record(self, step: StepRecord) -> None:
+        self.steps.append(step)
+
+    def finished(self, step: int, duration_ms: float) -> None:
+        """The step's duration, once known; steps finish in order, so it is among the latest."""
+        for record in reversed(self.steps):
+            if record.step == step:
+                record.duration_ms = duration_ms
+                return
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """The life of a request, in order: arrival, waits with their reason, chunks, tokens, evictions.
+
+        Returns None for an unknown id. Times are milliseconds since arrival; steps that left the ledger
+        are missing, and `complete` says so.
+        """
+        request = self._lives.get(request_id)
+        if request is None:
+            return None
+        events: list[dict[str, Any]] = []
+        for record in self.steps:
+            if record.start_s * 1e3 + record.duration_ms < request.arrival_s * 1e3:
+                continue
+            if request.finished_s is not None and record.start_s > request.finished_s:
+                break
+            self._step_events(record, request, events)
+        first = self.steps[0].start_s if self.steps else 0.0
+        return {
+            "id": request.id,
+            "arrival_s": request.arrival_s,
+            "state": request.state.name.lower(),
+            "prompt_tokens": request.prompt_len,
+            "cached_tokens": request.cached_tokens,
+            "priority": request.priority,
+            "tenant": request.tenant,
+            "preemptions": request.preemptions,
+            "queued_ms": _since(request, request.first_scheduled_s),
+            "first_token_ms": _since(request, request.first_token_s),
+            "finished_ms": _since(request, request.finished_s),
+            "finish_reason": request.finish_reason,
+            "complete": len(self.steps) < (self.steps.maxlen or 0) or first <= request.arrival_s,
+            "events": events,
+        }
+
+    def _step_events(self, record: StepRecord, request: Request, events: list[dict[str, Any]]) -> None:
+        at = {"step": record.step, "at_ms": round((record.start_s - request.arrival_s) * 1e3, 3)}
+        if request.seq in record.evicted:
+            events.append({**at, "event": "evicted", "why": Blocked.NO_BLOCKS.value})
+        places = np.nonzero(record.seqs == request.seq)[0]
+        if len(places):
+            place = int(places[0])
+            kind = "token" if place < record.num_decodes else "chunk"
+            if request.seq in record.admitted:
+                events.append({**at, "event": "admitted"})
+            events.append(
+                {
+                    **at,
+                    "event": kind,
+                    "start": int(record.starts[place]),
+                    "tokens": int(record.num_tokens[place]),
+                    "batch_tokens": int(record.num_tokens.sum()),
+                    "step_ms": round(record.duration_ms, 3),
+                }
+            )
+            return
+        why = self._why_not(record, request)
+        last = events[-1] if events else None
+        if last is not None and last["event"] == "waited" and last["why"] == why:
+            last["until_ms"] = round(at["at_ms"] + record.duration_ms, 3)
+            last["steps"] += 1
+        else:
+            until = round(at["at_ms"] + record.duration_ms, 3)
+            events.append({**at, "event": "waited", "why": why, "until_ms": until, "steps": 1})
+
+    def _why_not(self, record: StepRecord, request: Request) -> str:
+        if record.blocked_seq == request.seq or record.blocked is Blocked.NO_SLOT:
+            return record.blocked.value
+        if record.blocked is Blocked.NONE:
+            return "its turn had not come in this step"
+        return f"others went first; the one at the front was held back because {record.blocked.value}"
+
+
+def _since(request: Request, moment_s: float | None) -> float | None:
+    return None if moment_s is None else round((moment_s - request.arrival_s) * 1e3, 3)

@@ -1,0 +1,1 @@
+"""How the tokens of a step are shared between prompts and decodes."""

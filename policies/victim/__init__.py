@@ -1,0 +1,1 @@
+"""Who gives its blocks back when there are none left."""
