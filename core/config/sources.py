@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
 from ..errors import ConfigError
+from ..places import Place, nearest, parse_scalar, read_yaml
 from .schema import ServeConfig
 
 Purpose = Literal["serve", "inspect"]
 
 PRESETS = Path(__file__).resolve().parents[2] / "presets" / "serving"
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value was written. Lines and columns count from 1."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +85,15 @@ def find_source(source: str | Path) -> tuple[Path, str | None]:
         return PRESETS / f"{bare}.yaml", bare
     if path.is_dir():
         raise ConfigError(f"{text}: is a folder; a configuration is a YAML file or the name of a preset")
-    near = difflib.get_close_matches(bare, preset_names(), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"{text}: no such file or preset; {hint}presets: {', '.join(preset_names())}")
+    hint = nearest(bare, preset_names())
+    raise ConfigError(f"{text}: no such file or preset{hint} (presets: {', '.join(preset_names())})")
 
 
 def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Path | None, str | None, list[Entry]]:
     if source is None:
         return None, None, []
     if isinstance(source, Mapping):
-        place = Place("(given)", 0, 0)
+        place = Place("(given)")
         entries = [Entry(_snake(str(key)), value, place, "given", str(key)) for key, value in source.items()]
         return None, *_with_base(entries, None)
     path, preset = find_source(source)
@@ -140,65 +125,17 @@ def _with_base(entries: list[Entry], path: Path | None) -> tuple[str | None, lis
 
 def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> list[Entry]:
     """Every top-level key of a YAML file with its place; duplicates are refused. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return _parse_entries(text, str(path), origin)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: nested too deeply") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
-
-
-def _parse_entries(text: str, file: str, origin: Literal["given", "preset"]) -> list[Entry]:
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return []
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{file}:1:1: a mapping of keys to values is needed, not a {node.id}")
-        pairs = list(node.value)
-        entries: dict[str, Entry] = {}
-        for key_node, value_node in pairs:
-            place = Place(file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{place}: a key must be a plain name")
-            if key_node.value == "<<":
-                raise ConfigError(f"{place}: YAML merge keys are not read here; name a `preset:` instead")
-            _refuse_repeated_keys(value_node, file)
-            value = loader.construct_object(value_node, deep=True)
-            entry = _unnegated(Entry(_snake(key_node.value), value, place, origin, key_node.value))
-            if entry.key in entries:
-                first = entries[entry.key]
-                raise ConfigError(
-                    f"{place}: {key_node.value}: given twice; first as {first.spelled} on line {first.place.line}"
-                )
-            entries[entry.key] = entry
-        return list(entries.values())
-    finally:
-        loader.dispose()
-
-
-def _refuse_repeated_keys(node: yaml.Node, file: str) -> None:
-    """Raises ConfigError where a nested mapping holds a key twice (YAML readers keep the last)."""
-    if isinstance(node, yaml.SequenceNode):
-        for child in node.value:
-            _refuse_repeated_keys(child, file)
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                mark = key.start_mark
-                raise ConfigError(f"{Place(file, mark.line + 1, mark.column + 1)}: {key.value}: given twice")
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-            _refuse_repeated_keys(value, file)
+    document = read_yaml(path)
+    entries: dict[str, Entry] = {}
+    for key, value in document.value.items():
+        entry = _unnegated(Entry(_snake(key), value, document.place([key]), origin, key))
+        if entry.key in entries:
+            first = entries[entry.key]
+            raise ConfigError(
+                f"{entry.place}: {key}: given twice; first as {first.spelled} on line {first.place.line}"
+            )
+        entries[entry.key] = entry
+    return list(entries.values())
 
 
 def _snake(key: str) -> str:
@@ -214,7 +151,7 @@ def _unnegated(entry: Entry) -> Entry:
 
 
 def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entry]:
-    place = Place("--set", 0, 0)
+    place = Place("--set")
     if isinstance(overrides, Mapping):
         return [
             _unnegated(Entry(_snake(k), v, place, "given", k)) for k, v in overrides.items() if v is not None
@@ -224,13 +161,8 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
-        try:
-            parsed = yaml.load(value, Loader=_Loader)
-        except yaml.YAMLError:
-            parsed = value
-        except ValueError as error:
-            raise ConfigError(f"--set {text}: {error}") from error
-        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {key}", 0, 0), "given", key)))
+        parsed = parse_scalar(value)
+        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {text}"), "given", key)))
     return entries
 
 
@@ -259,8 +191,7 @@ def _nested(mapping: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict
 @cache
 def vllm_names() -> frozenset[str]:
     """Flags of vLLM's releases, snake case: known by name even where this engine has no such knob."""
-    data = yaml.load((Path(__file__).parent / "vllm_names.yaml").read_text(), Loader=_Loader)
-    return frozenset(data["names"])
+    return frozenset(read_yaml(Path(__file__).parent / "vllm_names.yaml").value["names"])
 
 
 def _refuse_unless_foreign(entry: Entry, purpose: Purpose) -> None:
@@ -271,8 +202,7 @@ def _refuse_unless_foreign(entry: Entry, purpose: Purpose) -> None:
             f"{entry.place}: {entry.spelled}: a knob of vLLM that this engine does not have; remove it to serve "
             "(simulate, diagnose and check-flags read it)"
         )
-    near = difflib.get_close_matches(entry.key, ServeConfig.model_fields, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else "; `engine config schema` lists every key"
+    hint = nearest(entry.key, ServeConfig.model_fields, "; `engine config schema` lists every key")
     raise ConfigError(f"{entry.place}: {entry.spelled}: unknown key{hint}")
 
 

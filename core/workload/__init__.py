@@ -1,0 +1,33 @@
+"""The one form of a load: written as YAML, recorded by the server, replayed by bench and simulation."""
+
+from .content import RESERVED_TOKENS, Segment, WorkloadRequest, segment_tokens
+from .lengths import Length
+from .load import Workload, WorkloadSummary, load_workload, workload_names
+from .schema import Arrival, Bursts, Class, Closed, Poisson, Sessions, Trace, WorkloadShape, json_schema
+from .traces import RecordedTrace, TraceRow, read_trace, recording_header, recording_line
+
+__all__ = [
+    "RESERVED_TOKENS",
+    "Arrival",
+    "Bursts",
+    "Class",
+    "Closed",
+    "Length",
+    "Poisson",
+    "RecordedTrace",
+    "Segment",
+    "Sessions",
+    "Trace",
+    "TraceRow",
+    "Workload",
+    "WorkloadRequest",
+    "WorkloadShape",
+    "WorkloadSummary",
+    "json_schema",
+    "load_workload",
+    "read_trace",
+    "recording_header",
+    "recording_line",
+    "segment_tokens",
+    "workload_names",
+]

@@ -1,0 +1,225 @@
+"""Finds, reads and validates a workload, and says what it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from ..errors import ConfigError
+from ..places import Document, Place, nearest, read_yaml
+from .content import WorkloadRequest
+from .generate import generate
+from .schema import Closed, Poisson, Sessions, Trace, WorkloadShape
+from .traces import RecordedTrace, read_trace
+
+PRESETS = Path(__file__).resolve().parents[2] / "presets" / "workloads"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSummary:
+    """What a load amounts to. Tokens are per request."""
+
+    requests: int
+    input_tokens_mean: float
+    input_tokens_p50: float
+    input_tokens_p99: float
+    input_tokens_max: int
+    output_tokens_mean: float
+    output_tokens_p50: float
+    output_tokens_p99: float
+    output_tokens_max: int
+    rate: float | None  # requests a second over the arrivals; None for a closed loop
+    concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A load that can be played as often as wanted: `requests()` gives the same requests each time."""
+
+    name: str
+    shape: WorkloadShape
+    trace: RecordedTrace | None = None
+
+    def requests(self) -> Iterator[WorkloadRequest]:
+        """The requests in order of arrival."""
+        return generate(self.shape, self.trace)
+
+    @property
+    def concurrency(self) -> int | None:
+        """Clients of a closed loop (for sessions: conversations at once); None where arrivals have times."""
+        arrival = self.shape.arrival
+        return arrival.concurrency if isinstance(arrival, Closed | Sessions | Trace) else None
+
+    @property
+    def count(self) -> int:
+        """How many requests there are."""
+        arrival = self.shape.arrival
+        if isinstance(arrival, Sessions):
+            return sum(1 for _ in self.requests())
+        if isinstance(arrival, Trace):
+            assert self.trace is not None  # load_workload read it
+            return len(self.trace.rows[: arrival.requests])
+        return arrival.requests
+
+    def summary(self) -> WorkloadSummary:
+        """Counts, lengths and rate, over all requests."""
+        rows = [(r.input_tokens, r.output_tokens, r.arrival_s) for r in self.requests()]
+        inputs, outputs = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+        times = [r[2] for r in rows if r[2] is not None]
+        span = max(times, default=0.0) - min(times, default=0.0)
+        return WorkloadSummary(
+            requests=len(rows),
+            input_tokens_mean=float(inputs.mean()),
+            input_tokens_p50=float(np.percentile(inputs, 50)),
+            input_tokens_p99=float(np.percentile(inputs, 99)),
+            input_tokens_max=int(inputs.max()),
+            output_tokens_mean=float(outputs.mean()),
+            output_tokens_p50=float(np.percentile(outputs, 50)),
+            output_tokens_p99=float(np.percentile(outputs, 99)),
+            output_tokens_max=int(outputs.max()),
+            rate=(len(rows) - 1) / span if span > 0 else None,
+            concurrency=self.concurrency,
+        )
+
+    def at_rate(self, rate: float) -> Workload:
+        """The same requests arriving at `rate` a second: Poisson, or the trace played faster or slower."""
+        arrival = self.shape.arrival
+        if isinstance(arrival, Trace):
+            natural = replace(self, shape=_with(self.shape, arrival, speed=1.0, concurrency=None))
+            own = natural.summary().rate
+            if own is None:
+                raise ConfigError(f"{self.name}: a trace whose requests arrive all at once has no rate")
+            return replace(self, shape=_with(self.shape, arrival, speed=rate / own, concurrency=None))
+        if isinstance(arrival, Sessions):
+            return replace(self, shape=_with(self.shape, arrival, rate=rate, concurrency=None))
+        poisson = Poisson(kind="poisson", rate=rate, requests=arrival.requests)
+        return replace(self, shape=self.shape.model_copy(update={"arrival": poisson}))
+
+    def at_concurrency(self, concurrency: int) -> Workload:
+        """The same requests in a closed loop of so many clients."""
+        arrival = self.shape.arrival
+        if isinstance(arrival, Trace):
+            return replace(self, shape=_with(self.shape, arrival, concurrency=concurrency))
+        if isinstance(arrival, Sessions):
+            return replace(self, shape=_with(self.shape, arrival, rate=None, concurrency=concurrency))
+        closed = Closed(kind="closed", concurrency=concurrency, requests=arrival.requests)
+        return replace(self, shape=self.shape.model_copy(update={"arrival": closed}))
+
+    def first(self, requests: int) -> Workload:
+        """Only so many requests (for sessions: so many sessions)."""
+        name = "sessions" if isinstance(self.shape.arrival, Sessions) else "requests"
+        return replace(self, shape=_with(self.shape, self.shape.arrival, **{name: requests}))
+
+
+def _with(shape: WorkloadShape, arrival: Any, **changes: Any) -> WorkloadShape:
+    try:
+        changed = type(arrival).model_validate({**arrival.model_dump(), **changes})
+    except ValidationError as error:
+        raise ConfigError(f"workload: {_say(error.errors()[0], None)}") from error
+    return shape.model_copy(update={"arrival": changed})
+
+
+def workload_names() -> list[str]:
+    """Names of the workloads that ship with the package."""
+    return sorted(file.stem for file in PRESETS.glob("*.yaml"))
+
+
+def load_workload(source: str | Path | Mapping[str, Any]) -> Workload:
+    """A workload from a YAML file, a preset's name, a trace file or a mapping.
+
+    Raises ConfigError with file, line and column; EvidenceError for a trace that cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return _build("workload", Document("workload", source, {}), Path.cwd())
+    path = Path(source)
+    if not path.is_file():
+        path = _preset(str(source))
+    if path.suffix in (".csv", ".jsonl"):
+        arrival = {"kind": "trace", "file": path.name}
+        return _build(path.stem, Document(str(path), {"arrival": arrival}, {}), path.parent)
+    return _build(path.stem, read_yaml(path), path.parent)
+
+
+def _preset(text: str) -> Path:
+    name = text.removesuffix(".yaml").removesuffix(".yml")
+    if name in workload_names():
+        return PRESETS / f"{name}.yaml"
+    known = workload_names()
+    raise ConfigError(f"{text}: no such workload{nearest(name, known)} (presets: {', '.join(known)})")
+
+
+def _build(name: str, document: Document, folder: Path) -> Workload:
+    try:
+        shape = WorkloadShape.model_validate(_snake_keys(document.value))
+    except ValidationError as error:
+        lines = dict.fromkeys(_say(problem, document) for problem in error.errors())
+        raise ConfigError("\n".join(lines)) from error
+    trace = None
+    if isinstance(shape.arrival, Trace):
+        file = folder / shape.arrival.file
+        if not file.is_file():
+            place = document.place(["arrival", "file"])
+            raise ConfigError(f"{place}: arrival.file: {file}: no such file")
+        trace = read_trace(file, shape.arrival.format, shape.arrival.requests)
+        _refuse_bad_trace(trace, file)
+    return Workload(name, shape, trace)
+
+
+def _refuse_bad_trace(trace: RecordedTrace, file: Path) -> None:
+    if trace.block_tokens < 1 and any(row.hash_ids for row in trace.rows):
+        raise ConfigError(f"{file}: has hash_ids but its header does not say block_tokens")
+
+
+def _snake_keys(value: Any) -> Any:
+    """Keys in snake case, at every depth."""
+    if isinstance(value, Mapping):
+        return {str(key).replace("-", "_"): _snake_keys(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_snake_keys(item) for item in value]
+    return value
+
+
+_VARIANTS = ("closed", "poisson", "bursts", "sessions", "trace")
+
+
+def _say(problem: Any, document: Document | None) -> str:
+    """One line for one pydantic finding: place, key, what was given, what is allowed."""
+    path = [part for part in problem["loc"] if part not in _VARIANTS or part == problem["loc"][0]]
+    place = document.place(path) if document else Place("workload")
+    key = ".".join(str(part) for part in path)
+    if problem["type"] == "extra_forbidden":
+        return f"{place}: {key}: unknown key{_nearest_field(problem, path)}"
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    given = repr(problem["input"])
+    shown = f" (given: {given if len(given) <= 60 else given[:57] + '...'})"
+    if isinstance(problem["input"], Mapping):
+        shown = ""
+    return f"{place}: {key + ': ' if key else ''}{text}{shown}"
+
+
+def _nearest_field(problem: Any, path: list[Any]) -> str:
+    from . import lengths, schema
+
+    owners: dict[str, type] = {
+        "closed": schema.Closed,
+        "poisson": schema.Poisson,
+        "bursts": schema.Bursts,
+        "sessions": schema.Sessions,
+        "trace": schema.Trace,
+    }
+    variant = next((part for part in problem["loc"] if part in owners), None)
+    owner: Any = WorkloadShape
+    if "mix" in path[:-1]:
+        owner = schema.Class
+    if any(part in ("input_tokens", "output_tokens", "turns") for part in path[:-1]):
+        owner = lengths.Length
+    elif variant is not None and len(path) > 1:
+        owner = owners[variant]
+    known = list(owner.model_fields)
+    return nearest(str(path[-1]), known, f"; known: {', '.join(known)}")

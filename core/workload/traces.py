@@ -1,0 +1,209 @@
+"""Recorded loads: Azure's CSV, Mooncake's JSON lines, and this server's own recording.
+
+A recording holds arrivals, lengths and prefix hashes, never content. Its first line is a header
+`{"type": "recording", "version": 1, "block_tokens": 16}`; each finished request is one line
+`{"type": "request", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`; lines of other types
+belong to others and are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import EvidenceError
+
+Format = Literal["auto", "azure", "mooncake", "recording"]
+MOONCAKE_BLOCK_TOKENS = 512  # the trace's publication: a hash id stands for a block of 512 tokens
+RECORDING_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One recorded request. `arrival_s` counts from the first; `hash_ids` name the prompt's full blocks."""
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+    tenant: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrace:
+    """Rows by arrival, and how many tokens each hash id stands for."""
+
+    format: str
+    rows: tuple[TraceRow, ...]
+    block_tokens: int = 0
+    header: dict[str, Any] = field(default_factory=dict)
+
+
+def read_trace(path: Path, kind: Format = "auto", limit: int | None = None) -> RecordedTrace:
+    """Reads a trace file, the first `limit` rows of it. Raises EvidenceError naming file and line."""
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            first = lines.readline()
+            found = _detect(path, first) if kind == "auto" else kind
+            lines.seek(0)
+            trace = _READERS[found](path, lines, limit)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise EvidenceError(f"{path}: cannot be read: {error}") from error
+    if not trace.rows:
+        raise EvidenceError(f"{path}: holds no requests")
+    start = min(row.arrival_s for row in trace.rows)
+    rows = sorted((_from_start(row, start) for row in trace.rows), key=lambda row: row.arrival_s)
+    return RecordedTrace(trace.format, tuple(rows), trace.block_tokens, trace.header)
+
+
+def _from_start(row: TraceRow, start: float) -> TraceRow:
+    return TraceRow(
+        row.arrival_s - start, row.input_tokens, row.output_tokens, row.hash_ids, row.tenant, row.priority
+    )
+
+
+def _detect(path: Path, first: str) -> Literal["azure", "mooncake", "recording"]:
+    if first.startswith("{"):
+        try:
+            head = json.loads(first)
+        except ValueError as error:
+            raise EvidenceError(f"{path}:1: not a JSON line: {error}") from error
+        if head.get("type") == "recording":
+            return "recording"
+        if "input_length" in head:
+            return "mooncake"
+    elif "ContextTokens" in first:
+        return "azure"
+    raise EvidenceError(
+        f"{path}: unknown trace format; known: azure (CSV with ContextTokens and GeneratedTokens), mooncake "
+        "(JSON lines with input_length and output_length), recording (`engine serve --record`)"
+    )
+
+
+def _tokens(value: Any, least: int = 1) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{number} tokens")
+    return max(number, least)
+
+
+def _azure(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
+    reader = csv.DictReader(lines)
+    missing = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} - set(reader.fieldnames or ())
+    if missing:
+        raise EvidenceError(f"{path}:1: the column {sorted(missing)[0]} is missing")
+    rows: list[TraceRow] = []
+    for row in islice(reader, limit):
+        try:
+            moment = _timestamp(row["TIMESTAMP"])
+            rows.append(TraceRow(moment, _tokens(row["ContextTokens"]), _tokens(row["GeneratedTokens"])))
+        except (ValueError, TypeError) as error:
+            raise EvidenceError(f"{path}:{reader.line_num}: unusable row: {error}") from error
+    return RecordedTrace("azure", tuple(rows))
+
+
+def _timestamp(text: str) -> float:
+    """Seconds of `2023-11-16 18:17:03.9799600`; the fraction has seven digits, one more than datetime reads."""
+    whole, _, fraction = text.strip().partition(".")
+    digits = fraction.split("+")[0].rstrip("Z")
+    moment = datetime.fromisoformat(whole + "+00:00").timestamp()
+    return moment + (float(f"0.{digits}") if digits else 0.0)
+
+
+def _json_lines(path: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise EvidenceError(f"{path}:{number}: not a JSON line: {error}") from error
+        if not isinstance(record, dict):
+            raise EvidenceError(f"{path}:{number}: a JSON object is needed")
+        yield number, record
+
+
+def _mooncake(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
+    rows: list[TraceRow] = []
+    for number, record in islice(_json_lines(path, lines), limit):
+        try:
+            rows.append(
+                TraceRow(
+                    float(record["timestamp"]) / 1000,
+                    _tokens(record["input_length"]),
+                    _tokens(record["output_length"]),
+                    tuple(int(value) for value in record.get("hash_ids", ())),
+                )
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
+    return RecordedTrace("mooncake", tuple(rows), MOONCAKE_BLOCK_TOKENS)
+
+
+def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
+    records = _json_lines(path, lines)
+    _, header = next(records, (0, {}))
+    if header.get("type") != "recording" or header.get("version") != RECORDING_VERSION:
+        raise EvidenceError(
+            f'{path}:1: a header {{"type": "recording", "version": {RECORDING_VERSION}}} is needed'
+        )
+    rows: list[TraceRow] = []
+    for number, record in records:
+        if record.get("type") != "request":
+            continue
+        try:
+            rows.append(
+                TraceRow(
+                    float(record["arrival_s"]),
+                    _tokens(record["input_tokens"]),
+                    _tokens(record["output_tokens"]),
+                    tuple(int(value) for value in record.get("hash_ids", ())),
+                    str(record.get("tenant", "")),
+                    int(record.get("priority", 0)),
+                )
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
+    rows.sort(key=lambda row: row.arrival_s)  # lines are written as requests end
+    return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)), header)
+
+
+_READERS: dict[str, Callable[[Path, Any, int | None], RecordedTrace]] = {
+    "azure": _azure,
+    "mooncake": _mooncake,
+    "recording": _recording,
+}
+
+
+def recording_header(block_tokens: int, **facts: Any) -> str:
+    """The first line of a recording (with its newline)."""
+    return (
+        json.dumps({"type": "recording", "version": RECORDING_VERSION, "block_tokens": block_tokens, **facts})
+        + "\n"
+    )
+
+
+def recording_line(row: TraceRow, **facts: Any) -> str:
+    """One finished request as a line of a recording (with its newline)."""
+    return (
+        json.dumps(
+            {
+                "type": "request",
+                "arrival_s": round(row.arrival_s, 6),
+                "input_tokens": row.input_tokens,
+                "output_tokens": row.output_tokens,
+                "hash_ids": list(row.hash_ids),
+                "tenant": row.tenant,
+                "priority": row.priority,
+                **facts,
+            }
+        )
+        + "\n"
+    )

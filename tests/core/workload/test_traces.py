@@ -1,0 +1,112 @@
+"""Recorded loads are read as they were, or refused with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from camshaft.core.errors import ConfigError, EvidenceError
+from camshaft.core.workload import (
+    TraceRow,
+    load_workload,
+    read_trace,
+    recording_header,
+    recording_line,
+    segment_tokens,
+)
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,0
+2023-11-16 18:17:05.0781490,110,27
+"""
+MOONCAKE = """{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
+{"timestamp": 2500, "input_length": 1024, "output_length": 6, "hash_ids": [0, 1]}
+{"timestamp": 2500, "input_length": 600, "output_length": 7, "hash_ids": [0, 9]}
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_azure(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, "a.csv", AZURE))
+    assert trace.format == "azure"
+    assert [row.arrival_s for row in trace.rows] == pytest.approx([0, 0.052, 1.098189], abs=1e-5)
+    assert [(row.input_tokens, row.output_tokens) for row in trace.rows] == [(4808, 10), (3180, 1), (110, 27)]
+    assert len(read_trace(write(tmp_path, "a.csv", AZURE), limit=2).rows) == 2
+
+
+def test_mooncake_blocks_are_shared_tokens(tmp_path: Path) -> None:
+    write(tmp_path, "m.jsonl", MOONCAKE)
+    rows = list(load_workload({"arrival": {"kind": "trace", "file": str(tmp_path / "m.jsonl")}}).requests())
+    prompts = [segment_tokens(row.segments, 1000).tolist() for row in rows]
+    assert [len(prompt) for prompt in prompts] == [1100, 1024, 600]
+    assert [row.arrival_s for row in rows] == [0, 2.5, 2.5]
+    assert prompts[1] == prompts[0][:1024]
+    assert prompts[2][:512] == prompts[0][:512]
+    assert prompts[2][512:] != prompts[0][512:600]
+
+
+def test_a_recording_reads_back_what_was_written(tmp_path: Path) -> None:
+    late = TraceRow(1.5, 40, 3, (7, 8), "team", 2)
+    early = TraceRow(0.25, 20, 9, (7,))
+    text = recording_header(16, model="m") + '{"type": "plan", "step": 1}\n'
+    text += recording_line(late, ttft_s=0.1) + recording_line(early)
+    trace = read_trace(write(tmp_path, "r.jsonl", text))
+    assert trace.header["model"] == "m"
+    assert [row.hash_ids for row in trace.rows] == [(7,), (7, 8)]
+    assert trace.rows[1] == TraceRow(1.25, 40, 3, (7, 8), "team", 2)
+    rows = list(load_workload(tmp_path / "r.jsonl").requests())
+    assert [[segment.tokens for segment in row.segments] for row in rows] == [[16, 4], [16, 16, 8]]
+    assert rows[0].segments[0] == rows[1].segments[0]
+
+
+def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", AZURE)
+    arrival = {"kind": "trace", "file": "a.csv", "speed": 2}
+    file = tmp_path / "w.yaml"
+    file.write_text(f"arrival: {arrival}\nmax_input_tokens: 100\noutput_tokens: 4\n")
+    workload = load_workload(file)
+    rows = list(workload.requests())
+    assert rows[-1].arrival_s == pytest.approx(1.098189 / 2, abs=1e-5)
+    assert {(row.input_tokens, row.output_tokens) for row in rows} == {(100, 4)}
+    assert [row.arrival_s for row in workload.at_concurrency(2).requests()] == [None] * 3
+    assert workload.first(2).count == 2
+    assert workload.at_rate(4).summary().rate == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "x,y\n1,2\n", "unknown trace format; known: azure"),
+        ("a.csv", "TIMESTAMP,ContextTokens\n", "GeneratedTokens is missing"),
+        ("a.csv", AZURE + "2023-11-16 18:17:09.1,x,3\n", r"a.csv:5: unusable row"),
+        ("a.csv", AZURE + "yesterday,3,3\n", r"a.csv:5: unusable row"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
+        ("m.jsonl", MOONCAKE + '{"timestamp": 3}\n', r"m.jsonl:4: unusable row"),
+        ("m.jsonl", MOONCAKE + "{nonsense\n", r"m.jsonl:4: not a JSON line"),
+        ("m.jsonl", MOONCAKE + "[1]\n", r"m.jsonl:4: a JSON object"),
+        (
+            "m.jsonl",
+            MOONCAKE + '{"timestamp": 1, "input_length": -4, "output_length": 1}\n',
+            r"m.jsonl:4: unusable row",
+        ),
+        ("r.jsonl", '{"type": "recording", "version": 9}\n', r"r.jsonl:1: a header"),
+    ],
+)
+def test_a_wrong_trace_is_refused_with_file_and_line(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(EvidenceError, match=message):
+        read_trace(write(tmp_path, name, text))
+
+
+def test_hashes_without_a_block_size_are_refused(tmp_path: Path) -> None:
+    text = '{"type": "recording", "version": 1}\n' + recording_line(TraceRow(0, 20, 2, (1,)))
+    with pytest.raises(ConfigError, match="does not say block_tokens"):
+        load_workload(write(tmp_path, "r.jsonl", text))
