@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,14 +55,26 @@ class SchedulerParams:
         return min(self.max_model_len, self.num_blocks * self.block_size)
 
 
+class News(NamedTuple):
+    """A sequence with more to say than one more token."""
+
+    request: Request
+    tokens: list[int]
+    row: int  # the row it had when the step was planned
+    first: bool  # its first token is among them
+
+
 @dataclass(slots=True)
 class Update:
-    """What `update` found: rows that just got a token and nothing else, and requests that ended or began."""
+    """What `update` found."""
 
-    plain_rows: np.ndarray  # int32: one more token each
-    plain_tokens: np.ndarray  # int32
-    news: list[tuple[Request, list[int], int]]  # (request, new tokens, row), with more to say than a token
-    finished: list[Request]
+    plain_rows: np.ndarray  # int32: rows with one more token and nothing else to say
+    plain_tokens: np.ndarray  # int32, aligned
+    news: list[News] = field(default_factory=list)
+
+    @property
+    def finished(self) -> list[Request]:
+        return [news.request for news in self.news if news.request.finish_reason is not None]
 
 
 class Scheduler:
@@ -188,10 +201,9 @@ class Scheduler:
         for row, why in result.failed.items():
             request = self.rows.requests[row]
             if request is not None:
-                self._finish(request, FINISH_ERROR, now_s)
-                update.finished.append(request)
-                update.news.append((request, [], row))
                 request.error = why
+                self._finish(request, FINISH_ERROR, now_s)
+                update.news.append(News(request, [], row, False))
         if self.guard.accounts:
             self.guard.on_events(self.accounts.take(now_s))
         return update
@@ -447,18 +459,18 @@ class Scheduler:
             if hits.any():
                 ended |= hits & columns.stops_at_eos[rows]
         if not columns.num_special and not ended.any():
-            return Update(rows, tokens, [], [])
+            return Update(rows, tokens)
         plain = columns.plain[rows] & ~ended
-        update = Update(rows[plain], tokens[plain], [], [])
+        update = Update(rows[plain], tokens[plain])
         for row, token in zip(rows[~plain].tolist(), tokens[~plain].tolist(), strict=True):
             request = columns.request(row)
             reason = self._end_reason(request, row, token)
-            if request.first_token_s is None:
+            first = request.first_token_s is None
+            if first:
                 request.first_token_s = now_s
-            update.news.append((request, [token], row))
+            update.news.append(News(request, [token], row, first))
             if reason is not None:
                 self._finish(request, reason, now_s)
-                update.finished.append(request)
             elif request.params.logprobs is None and not request.params.stop_token_ids:
                 columns.make_plain(row)
         return update

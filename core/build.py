@@ -1,0 +1,56 @@
+"""From a loaded configuration to an engine that can be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..policies.base import PolicyError
+from ..policies.registry import PolicyFile, load_policy
+from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, resolve
+from .engine import Engine
+from .errors import ConfigError
+from .shape import read_shape
+
+
+def policy_file(config: ServeConfig) -> PolicyFile:
+    """The policy that a configuration names or holds; vLLM's `scheduling_policy` replaces its order.
+
+    Raises ConfigError.
+    """
+    try:
+        policy = load_policy(config.policy)
+        if config.scheduling_policy is not None:
+            policy = load_policy({**policy.model_dump(exclude_none=True), "order": config.scheduling_policy})
+    except PolicyError as error:
+        raise ConfigError(f"policy: {error}") from error
+    return policy
+
+
+def settle(loaded: LoadedConfig, progress: Callable[[str], None] | None = None) -> Resolved:
+    """Every effective value for serving on this machine. Fetches a named demo model if it is not here yet.
+
+    Raises ConfigError or ModelError.
+    """
+    from .model.loading.hub import locate
+
+    if not loaded.config.model:
+        raise ConfigError("no model: name one in the configuration (`model:`) or on the command line")
+    folder = locate(loaded.config.model)
+    hardware = find_hardware(loaded.config.device)
+    if hardware is None:
+        raise ConfigError(
+            f"device {loaded.config.device}: no such device on this machine; the preset cpu-demo runs here"
+        )
+    return resolve(loaded, hardware, read_shape(folder), _knobs(policy_file(loaded.config)))
+
+
+def build_engine(config: ServeConfig) -> Engine:
+    """An engine for a resolved configuration, not opened yet. Raises ConfigError."""
+    from .execute.torch_executor import TorchExecutor
+
+    return Engine(config, TorchExecutor(config), policy_file(config).build())
+
+
+def _knobs(policy: PolicyFile) -> Mapping[str, Any]:
+    return policy.knobs.given()

@@ -1,0 +1,135 @@
+"""The engine: a scheduler, an executor and a clock, one step at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..policies.base import Policy
+from .config import ServeConfig
+from .emit import Emitter
+from .errors import ConfigError, RequestError
+from .execute.base import Capacity, Executor
+from .messages import Output, Outputs, Ready, Stats
+from .request import FINISH_REJECTED, Request
+from .schedule.scheduler import Scheduler, SchedulerParams
+
+
+class Engine:
+    """Takes requests, makes steps, gives outputs. Not safe for several threads; one loop owns it.
+
+    config: resolved, so that every knob has its value.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        executor: Executor,
+        policy: Policy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self._executor, self._policy = executor, policy
+        self._requests: dict[int, Request] = {}
+
+    def open(self) -> Ready:
+        """Loads the model and sizes the cache. Raises ModelError, CapacityError or ConfigError."""
+        self.capacity = self._executor.open()
+        self.scheduler = Scheduler(scheduler_params(self.config, self.capacity), self._policy)
+        self.emitter = Emitter(self.scheduler)
+        return Ready(
+            max_model_len=self.scheduler.params.max_length,
+            num_blocks=self.capacity.num_blocks,
+            block_size=self.capacity.block_size,
+            max_num_seqs=self.scheduler.params.max_num_seqs,
+            policy=self.scheduler.guard.name,
+            memory=self.capacity.memory,
+        )
+
+    def add(self, request: Request) -> None:
+        """Queues a request. Raises RequestError if it can never run."""
+        largest = int(request.prompt.max(initial=0))
+        if largest >= self.capacity.vocab_size or int(request.prompt.min(initial=0)) < 0:
+            raise RequestError(
+                f"token id {largest} is outside the vocabulary of {self.capacity.vocab_size}", "prompt"
+            )
+        self.scheduler.add(request, self.clock())
+        self._requests[request.handle] = request
+
+    def abort(self, handles: list[int]) -> None:
+        """Ends requests and frees what they hold; unknown handles are ignored."""
+        for handle in handles:
+            request = self._requests.pop(handle, None)
+            if request is not None:
+                self.scheduler.abort(request, self.clock())
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def step(self) -> Outputs:
+        """Plans a step, runs it, and says what came of it. Empty if nothing could run now."""
+        plan = self.scheduler.schedule(self.clock())
+        outputs = [self._rejected(request) for request in self.scheduler.take_rejected()]
+        if plan is None:
+            return Outputs(outputs)
+        result = self._executor.collect(self._executor.launch(plan))
+        owners = self.emitter.owners(result)
+        update = self.scheduler.update(result, self.clock())
+        for request in update.finished:
+            self._requests.pop(request.handle, None)
+        return self.emitter.emit(update, result, owners, outputs)
+
+    def stats(self) -> Stats:
+        """Gauges and totals; the per-step lists start afresh with each call."""
+        return self.emitter.stats()
+
+    def check_integrity(self) -> None:
+        """Raises IntegrityError naming the first broken invariant."""
+        self.scheduler.check_integrity()
+
+    def query(self, what: str, argument: str = "") -> dict[str, Any]:
+        """Answers `explain` (of a request id), `memory` and `integrity`."""
+        if what == "explain":
+            told = self.scheduler.ledger.explain(argument)
+            return told or {"error": f"no request {argument!r} among the latest ones"}
+        if what == "memory":
+            return self.capacity.memory
+        if what == "integrity":
+            self.check_integrity()
+            return {"ok": True, "free_blocks": self.scheduler.kv.num_free}
+        return {"error": f"unknown question {what!r}"}
+
+    def close(self) -> None:
+        """Frees the executor's memory; safe to call twice."""
+        self._executor.close()
+
+    def _rejected(self, request: Request) -> Output:
+        self._requests.pop(request.handle, None)
+        return Output(request.handle, [], finish_reason=FINISH_REJECTED, error=request.error, retryable=True)
+
+
+def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams:
+    """The limits of a scheduler, from a resolved configuration and what the executor can hold."""
+    return SchedulerParams(
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+        max_model_len=capacity.max_model_len,
+        max_num_seqs=capacity.max_num_seqs,
+        max_num_batched_tokens=_settled(config.max_num_batched_tokens),
+        eos_token_ids=capacity.eos_token_ids,
+        enable_prefix_caching=bool(config.enable_prefix_caching),
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        long_prefill_token_threshold=config.long_prefill_token_threshold or 0,
+        max_wait_s=config.max_wait_s or 60.0,
+        reserve_full_prompt=config.scheduler_reserve_full_isl is not False,
+    )
+
+
+def _settled(value: int | None) -> int:
+    if value is None:
+        raise ConfigError("max_num_batched_tokens is not settled: resolve the configuration first")
+    return value
