@@ -45,10 +45,13 @@ class Document:
         return self.places.get(keys, Place(self.file))
 
 
-def read_yaml(path: Path) -> Document:
-    """The mapping in a YAML file; repeated keys, merge keys and anything but a mapping raise ConfigError."""
+def read_yaml(path: Path, shown: str | None = None) -> Document:
+    """The mapping in a YAML file; repeated keys, merge keys and anything but a mapping raise ConfigError.
+
+    `shown` is the file's name in places and complaints, where it is not the path.
+    """
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        return parse_yaml(path.read_text(encoding="utf-8"), shown or str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -1,12 +1,18 @@
 """The configuration: one flat file with vLLM's names, where each value came from, and what it resolves to."""
 
 from ..places import Place
+from .conflicts import POLICY_CONFLICTS, Conflict
+from .fit import find_shape, memory_of, presets_for, require_machine, resolve_here
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
-from .resolve import Effective, Resolved, resolve
+from .resolve import Effective, Resolved, policy_of, resolve
 from .schema import ServeConfig, group_of, json_schema
 from .sources import Entry, LoadedConfig, Purpose, find_source, load_config, preset_names
+from .support import UNSUPPORTED, Unsupported
 
 __all__ = [
+    "POLICY_CONFLICTS",
+    "UNSUPPORTED",
+    "Conflict",
     "Effective",
     "Entry",
     "Hardware",
@@ -15,13 +21,20 @@ __all__ = [
     "Purpose",
     "Resolved",
     "ServeConfig",
+    "Unsupported",
     "find_cpu",
     "find_gpu",
     "find_hardware",
+    "find_shape",
     "find_source",
     "group_of",
     "json_schema",
     "load_config",
+    "memory_of",
+    "policy_of",
     "preset_names",
+    "presets_for",
+    "require_machine",
     "resolve",
+    "resolve_here",
 ]

@@ -16,6 +16,7 @@ class Hardware:
     kind: Literal["cpu", "cuda"]
     name: str
     memory_bytes: int  # of the device: a GPU's memory, or what this process may use of the host's
+    free_bytes: int | None = None  # of these, not used by others now
     count: int = 1  # GPUs, or cores this process may run on
     compute_capability: tuple[int, int] | None = None  # GPUs only
 
@@ -39,7 +40,21 @@ def find_cpu() -> Hardware:
     """This machine's processor: cores of the affinity mask, memory within the control group's limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Hardware(kind="cpu", name="cpu", memory_bytes=min(total, _cgroup_limit(total)), count=cores)
+    usable = min(total, _cgroup_limit(total))
+    return Hardware(
+        kind="cpu", name="cpu", memory_bytes=usable, free_bytes=min(_available(usable), usable), count=cores
+    )
+
+
+def _available(total: int) -> int:
+    """Linux's own estimate of what can be allocated without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return total
 
 
 def _cgroup_limit(total: int) -> int:
@@ -82,6 +97,7 @@ def find_gpu() -> Hardware | None:
             kind="cuda",
             name=name.value.decode(errors="replace"),
             memory_bytes=memory.total,
+            free_bytes=memory.free,
             count=count.value,
             compute_capability=(major.value, minor.value),
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...policies.base import PolicyError
+from ...policies.registry import PolicyFile, load_policy
 from ..errors import ConfigError
 from ..shape import ModelShape
+from .conflicts import chunks, refuse_policy_conflicts
 from .hardware import Hardware
 from .schema import ServeConfig
 from .sources import LoadedConfig
@@ -32,6 +35,7 @@ class Resolved:
 
     config: ServeConfig
     values: Mapping[str, Effective]
+    policy: PolicyFile
     hardware: Hardware | None = None
     shape: ModelShape | None = None
 
@@ -47,31 +51,71 @@ def resolve(
     loaded: LoadedConfig,
     hardware: Hardware | None = None,
     shape: ModelShape | None = None,
-    policy: Mapping[str, Any] | None = None,
+    policy: PolicyFile | None = None,
 ) -> Resolved:
-    """Settles every knob from what was written, the policy's own values, the model and the hardware told.
+    """Settles every knob from what was written, the policy file, the model and the hardware told.
 
-    `policy` maps knob names to the values that the policy file sets. What needs a fact that was not told
-    stays None with origin `unknown`. Raises ConfigError where values contradict each other.
+    Without `policy` the one the configuration names is read. What needs a fact that was not told stays as
+    written with origin `unknown`. Raises ConfigError where values contradict each other or the policy.
     """
+    policy = policy or policy_of(loaded)
     values = {name: _written(loaded, name) for name in ServeConfig.model_fields}
-    for name, value in (policy or {}).items():
-        if name in values and values[name].value is None:
-            values[name] = Effective(value, "policy", f"policy {_policy_name(loaded.config)}")
+    refuse_policy_conflicts(loaded, policy)
+    _lay_policy(values, policy, over_preset=loaded.origin("policy") == "given")
+    _drop_chunk_size(values)
     for name, rule in _RULES.items():
         if values[name].value in (None, "auto", -1):
-            values[name] = rule(values, hardware, shape)
+            values[name] = rule(_Facts(values, hardware, shape, policy))
     _normalise(values)
     _refuse_contradictions(values)
     settled = {
         name: getattr(loaded.config, name) if effective.origin == "unknown" else effective.value
         for name, effective in values.items()
     }
-    return Resolved(ServeConfig.model_validate(settled), values, hardware, shape)
+    return Resolved(ServeConfig.model_validate(settled), values, policy, hardware, shape)
 
 
-def _policy_name(config: ServeConfig) -> str:
-    return config.policy if isinstance(config.policy, str) else "inline"
+def policy_of(loaded: LoadedConfig) -> PolicyFile:
+    """The policy file that a configuration names or holds. Raises ConfigError with the place of the key."""
+    try:
+        policy = load_policy(loaded.config.policy)
+    except PolicyError as error:
+        entry = loaded.entries.get("policy")
+        raise ConfigError(f"{entry.place if entry else 'policy'}: policy: {error}") from error
+    if loaded.config.scheduling_policy is not None:
+        return policy.model_copy(update={"order": loaded.config.scheduling_policy})
+    return policy
+
+
+def _lay_policy(values: dict[str, Effective], policy: PolicyFile, *, over_preset: bool) -> None:
+    """Puts a policy file's own knobs where nothing was written; named over a preset, also over the preset's."""
+    for name, value in policy.knobs.given().items():
+        if values[name].value is None or (over_preset and values[name].origin == "preset"):
+            values[name] = Effective(value, "policy", f"policy {policy.name}")
+
+
+def _drop_chunk_size(values: dict[str, Effective]) -> None:
+    """A preset's step is the size of a chunk: it has no meaning once prompts are taken whole."""
+    whole = values["enable_chunked_prefill"]
+    if (
+        whole.value is False
+        and whole.origin in ("given", "policy")
+        and values["max_num_batched_tokens"].origin == "preset"
+    ):
+        values["max_num_batched_tokens"] = Effective(None, "default")
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a rule may read: the values settled so far, and what was told."""
+
+    values: dict[str, Effective]
+    hardware: Hardware | None
+    shape: ModelShape | None
+    policy: PolicyFile
+
+    def value(self, name: str) -> Any:
+        return self.values[name].value
 
 
 def _written(loaded: LoadedConfig, name: str) -> Effective:
@@ -82,101 +126,100 @@ def _written(loaded: LoadedConfig, name: str) -> Effective:
     return Effective(value, "default")
 
 
-_Values = dict[str, Effective]
-
-
-def _device(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    if hardware is None:
+def _device(facts: _Facts) -> Effective:
+    if facts.hardware is None:
         return Effective(None, "unknown", "the hardware was not told")
-    return Effective(hardware.kind, "derived", f"this is {hardware.describe()}")
+    return Effective(facts.hardware.kind, "derived", f"this is {facts.hardware.describe()}")
 
 
-def _dtype(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    device = values["device"].value
+def _dtype(facts: _Facts) -> Effective:
+    device = facts.value("device")
     if device == "cpu":
         return Effective("float32", "derived", "float32 is fastest on a CPU")
-    if device is None or shape is None:
+    if device is None or facts.shape is None:
         return Effective("auto", "unknown", "needs the device and the model's config.json")
-    if shape.dtype == "float32":
+    if facts.shape.dtype == "float32":
         return Effective("bfloat16", "derived", "a float32 checkpoint runs in bfloat16 on a GPU")
-    return Effective(shape.dtype, "derived", "the checkpoint's type")
+    return Effective(facts.shape.dtype, "derived", "the checkpoint's type")
 
 
-def _max_model_len(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    if values["max_model_len"].value == -1:
+def _max_model_len(facts: _Facts) -> Effective:
+    if facts.value("max_model_len") == -1:
         return Effective(-1, "unknown", "auto: the longest that fits, known once memory is measured")
-    if shape is None:
+    if facts.shape is None:
         return Effective(None, "unknown", "needs the model's config.json")
-    return Effective(shape.max_position_embeddings, "derived", "the model's max_position_embeddings")
+    return Effective(facts.shape.max_position_embeddings, "derived", "the model's max_position_embeddings")
 
 
-def _block_size(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
+def _block_size(facts: _Facts) -> Effective:
     return Effective(16, "default", "16 tokens waste about 8 a sequence")
 
 
-def _max_num_seqs(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    if values["device"].value == "cpu":
+def _max_num_seqs(facts: _Facts) -> Effective:
+    if facts.value("device") == "cpu":
         return Effective(64, "derived", "a CPU gains little beyond 64 sequences")
-    if hardware is None:
+    if facts.hardware is None:
         return Effective(None, "unknown", "needs the hardware")
     return Effective(256, "derived", "256 on a GPU")
 
 
-def _max_num_batched_tokens(
-    values: _Values, hardware: Hardware | None, shape: ModelShape | None
-) -> Effective:
-    if values["enable_chunked_prefill"].value is False:
-        length = values["max_model_len"].value
+def _max_num_batched_tokens(facts: _Facts) -> Effective:
+    if facts.value("enable_chunked_prefill") is False:
+        length = facts.value("max_model_len")
         if length is None or length < 0:
             return Effective(None, "unknown", "without chunked prefill it is max_model_len, which is unknown")
         return Effective(max(length, 2048), "derived", "without chunked prefill a whole prompt must fit")
-    if values["device"].value == "cpu":
+    if facts.value("device") == "cpu":
         return Effective(512, "derived", "512 on a CPU: a longer step stalls streams")
-    if hardware is None:
+    if facts.hardware is None:
         return Effective(None, "unknown", "needs the hardware")
-    large = hardware.memory_bytes >= 70 * GIB
+    large = facts.hardware.memory_bytes >= 70 * GIB
     return Effective(8192 if large else 2048, "derived", "8192 from 70 GiB of GPU memory, else 2048")
 
 
-def _on(why: str) -> Any:
-    def rule(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
+def _chunked(facts: _Facts) -> Effective:
+    return Effective(chunks(facts.policy), "policy", f"policy {facts.policy.name}")
+
+
+def _on(why: str) -> Callable[[_Facts], Effective]:
+    def rule(facts: _Facts) -> Effective:
         return Effective(True, "default", why)
 
     return rule
 
 
-def _async_scheduling(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    device = values["device"].value
+def _async_scheduling(facts: _Facts) -> Effective:
+    device = facts.value("device")
     if device is None:
         return Effective(None, "unknown", "needs the device")
     return Effective(device == "cuda", "derived", "on with a GPU, whose steps run beside the host's")
 
 
-def _fixed(value: Any, why: str) -> Any:
-    def rule(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
+def _fixed(value: Any, why: str) -> Callable[[_Facts], Effective]:
+    def rule(facts: _Facts) -> Effective:
         return Effective(value, "default", why)
 
     return rule
 
 
-def _kv_cache_dtype(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    dtype = values["dtype"]
+def _kv_cache_dtype(facts: _Facts) -> Effective:
+    dtype = facts.values["dtype"]
     if dtype.origin == "unknown":
         return Effective("auto", "unknown", "the model's type, which is unknown")
     return Effective(_LONG.get(dtype.value, dtype.value), "derived", "the model's type")
 
 
-def _tokenizer(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    return Effective(values["model"].value or None, "derived", "the model's own")
+def _tokenizer(facts: _Facts) -> Effective:
+    return Effective(facts.value("model") or None, "derived", "the model's own")
 
 
-def _served_model_name(values: _Values, hardware: Hardware | None, shape: ModelShape | None) -> Effective:
-    model = values["model"].value
+def _served_model_name(facts: _Facts) -> Effective:
+    model = facts.value("model")
     return Effective((model,) if model else None, "derived", "the model as written")
 
 
 # In order: a rule may read what the ones before it settled.
-_RULES: dict[str, Any] = {
+_RULES: dict[str, Callable[[_Facts], Effective]] = {
     "device": _device,
     "dtype": _dtype,
     "tokenizer": _tokenizer,
@@ -184,12 +227,12 @@ _RULES: dict[str, Any] = {
     "max_model_len": _max_model_len,
     "block_size": _block_size,
     "enable_prefix_caching": _on("equal prefixes are computed once"),
-    "enable_chunked_prefill": _on("prompts share steps with decodes"),
+    "enable_chunked_prefill": _chunked,
     "kv_cache_dtype": _kv_cache_dtype,
     "max_num_seqs": _max_num_seqs,
     "max_num_batched_tokens": _max_num_batched_tokens,
     "long_prefill_token_threshold": _fixed(0, "no limit"),
-    "max_wait_s": _fixed(60.0, "nobody waits longer than a minute for their turn"),
+    "max_wait_s": _fixed(120.0, "nobody waits longer than two minutes for their turn"),
     "async_scheduling": _async_scheduling,
     "scheduler_reserve_full_isl": _fixed(True, "a prompt that does not fit would evict others"),
 }
@@ -197,7 +240,7 @@ _RULES: dict[str, Any] = {
 _LONG = {"float": "float32", "half": "float16", "fp8_e4m3": "fp8"}
 
 
-def _normalise(values: _Values) -> None:
+def _normalise(values: dict[str, Effective]) -> None:
     for name in ("dtype", "kv_cache_dtype"):
         effective = values[name]
         if effective.value in _LONG:
@@ -209,7 +252,7 @@ def _normalise(values: _Values) -> None:
         )
 
 
-def _refuse_contradictions(values: _Values) -> None:
+def _refuse_contradictions(values: dict[str, Effective]) -> None:
     def value(name: str) -> Any:
         return values[name].value
 

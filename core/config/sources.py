@@ -38,8 +38,12 @@ class LoadedConfig:
     source: Path | None
     preset: str | None
     entries: Mapping[str, Entry]  # the keys that were written, by field name
+    # vLLM knobs that this engine lacks; always empty for `serve`, which refuses them
     foreign: Mapping[str, Entry] = field(default_factory=dict)
-    # vLLM knobs this engine does not have; always empty for `serve`, which refuses them
+
+    def origin(self, name: str) -> Literal["given", "preset"] | None:
+        """Who wrote a key; None where nobody did."""
+        return self.entries[name].origin if name in self.entries else None
 
 
 def load_config(
@@ -125,7 +129,7 @@ def _with_base(entries: list[Entry], path: Path | None) -> tuple[str | None, lis
 
 def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> list[Entry]:
     """Every top-level key of a YAML file with its place; duplicates are refused. Raises ConfigError."""
-    document = read_yaml(path)
+    document = read_yaml(path, path.name if origin == "preset" else None)
     entries: dict[str, Entry] = {}
     for key, value in document.value.items():
         entry = _unnegated(Entry(_snake(key), value, document.place([key]), origin, key))
@@ -162,7 +166,7 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
         parsed = parse_scalar(value)
-        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {text}"), "given", key)))
+        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {key.strip()}"), "given", key)))
     return entries
 
 
@@ -172,20 +176,43 @@ def _apply_override(merged: dict[str, Entry], entry: Entry) -> None:
     if not dot:
         merged[name] = entry
         return
-    current = merged[name].value if name in merged else {}
+    current = merged[name].value if name in merged else _default(name)
     if name == "policy" and isinstance(current, str):
-        current = {"base": current}
+        current = _policy_mapping(current, entry.place)
+    if current is None:
+        current = {}
     if not isinstance(current, Mapping):
         raise ConfigError(f"{entry.place}: {name} is {current!r}, which has no inner keys")
-    merged[name] = Entry(
-        name, _nested(current, inner.split("."), entry.value), entry.place, entry.origin, entry.spelled
-    )
+    changed = _nested(current, inner.split("."), entry.value)
+    merged[name] = Entry(name, changed, entry.place, entry.origin, entry.spelled)
+
+
+def _default(name: str) -> Any:
+    field = ServeConfig.model_fields.get(name)
+    return {} if field is None else field.default
+
+
+def _policy_mapping(source: str, place: Place) -> dict[str, Any]:
+    """A named policy written out, so that one of its keys can be changed."""
+    from ...policies.base import PolicyError
+    from ...policies.registry import load_policy
+
+    try:
+        return load_policy(source).model_dump(exclude_unset=True)
+    except PolicyError as error:
+        raise ConfigError(f"{place}: policy: {error}") from error
 
 
 def _nested(mapping: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    if not keys[1:]:
+        return {**mapping, keys[0]: value}
     inner = mapping.get(keys[0])
-    deeper = _nested(inner if isinstance(inner, Mapping) else {}, keys[1:], value) if keys[1:] else value
-    return {**mapping, keys[0]: deeper}
+    if isinstance(inner, str):  # a policy's part by its bare name
+        inner = {"name": inner}
+    return {
+        **mapping,
+        keys[0]: _nested(inner if isinstance(inner, Mapping) else {}, keys[1:], value),
+    }
 
 
 @cache

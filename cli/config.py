@@ -1,0 +1,118 @@
+"""`engine config`: what a configuration amounts to, and its schema."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..core.config import Hardware, Resolved
+
+
+_SECRET = ("api_key",)
+
+
+@click.group()
+def config() -> None:
+    """Show effective configuration values, or the schema."""
+
+
+@config.command()
+@click.argument("source", metavar="CONFIG")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
+@click.option(
+    "--device",
+    type=click.Choice(["here", "none"]),
+    default="here",
+    show_default=True,
+    help="Resolve for this machine, or without being told any hardware.",
+)
+@click.option("--changed", is_flag=True, help="Only the values that are not plain defaults.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def show(source: str, overrides: tuple[str, ...], device: str, changed: bool, form: str) -> None:
+    """Print every effective value of CONFIG (a file or a preset's name) and where it came from.
+
+    The text is YAML again. A value that needs a fact nobody told (which model, which hardware) says so.
+    """
+    from ..core.config import find_hardware, find_shape, load_config, resolve
+    from ..core.errors import CamshaftError
+
+    try:
+        loaded = load_config(source, overrides, purpose="inspect")
+        hardware = find_hardware(loaded.config.device) if device == "here" else None
+        resolved = resolve(loaded, hardware, find_shape(loaded.config.model))
+        refusal = _refusal(resolved, source, overrides) if device == "here" else None
+    except CamshaftError as error:
+        raise click.ClickException(str(error)) from error
+    if form == "json":
+        click.echo(json.dumps(_as_json(resolved, source, refusal), indent=2))
+    else:
+        _print_table(resolved, hardware, changed, refusal)
+
+
+def _refusal(resolved: Resolved, source: str, overrides: tuple[str, ...]) -> str | None:
+    """Why `engine serve` would refuse this configuration here; None where it would not."""
+    from ..core.config import load_config, require_machine
+    from ..core.errors import CamshaftError
+
+    try:
+        load_config(source, overrides)
+        require_machine(resolved)
+    except CamshaftError as error:
+        return str(error)
+    return None
+
+
+def _as_json(resolved: Resolved, source: str, refusal: str | None) -> dict[str, Any]:
+    values = {
+        name: {"value": _public(name, effective.value), "origin": effective.origin, "why": effective.why}
+        for name, effective in resolved.values.items()
+    }
+    hardware = resolved.hardware
+    return {
+        "config": source,
+        "policy": resolved.policy.model_dump(),
+        "hardware": None if hardware is None else hardware.describe(),
+        "refused": refusal,
+        "values": values,
+    }
+
+
+def _public(name: str, value: Any) -> Any:
+    """A value as plain data; secrets only say that they are set."""
+    if name in _SECRET and value:
+        return "(set)"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, refusal: str | None) -> None:
+    from ..core.config import group_of
+
+    where = hardware.describe() if hardware else "no hardware told"
+    click.echo(f"# resolved for {where}, policy {resolved.policy.name}")
+    width = max(len(name) for name in resolved.values)
+    group = ""
+    for name, effective in resolved.values.items():
+        if changed and effective.origin == "default" and not effective.why:
+            continue
+        if group_of(name) != group:
+            group = group_of(name)
+            click.echo(f"\n# {group}")
+        origin = effective.origin + (f": {effective.why}" if effective.why else "")
+        click.echo(f"{name + ':':<{width + 1}} {_shown(name, effective.value):<24}  # {origin}")
+    if refusal:
+        click.echo(f"\n`engine serve` refuses this here:\n{refusal}".replace("\n", "\n# "), err=True)
+
+
+def _shown(name: str, value: Any) -> str:
+    return json.dumps(_public(name, value))
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of configuration files, which editors use to complete and check them."""
+    from ..core.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))

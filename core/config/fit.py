@@ -1,0 +1,153 @@
+"""Refuses a configuration that cannot work on this machine, before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CamshaftError, CapacityError, ConfigError
+from ..shape import ModelShape, read_shape
+from .hardware import Hardware, find_cpu, find_hardware
+from .resolve import Resolved, resolve
+from .sources import load_config, preset_names
+
+if TYPE_CHECKING:
+    from ..memory import MemoryBudget
+
+GIB = 1 << 30
+
+
+def find_shape(model: str) -> ModelShape | None:
+    """The shape of a model that is on this machine, without loading it; None where it is not here yet.
+
+    Raises ModelError where its `config.json` is here and unusable.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir() and (path / "config.json").is_file():
+        return read_shape(path)
+    from ..model.loading.demo import demo_models, folder_of
+
+    demo = demo_models().get(model.lower())
+    if demo is not None:
+        folder = folder_of(demo)
+        return read_shape(folder) if (folder / "config.json").is_file() else None
+    return _from_hub_cache(model)
+
+
+def _from_hub_cache(model: str) -> ModelShape | None:
+    """A hub model's shape from the local cache, where `huggingface_hub` would find it."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folder = home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
+    found = sorted(folder.glob("*/config.json"))
+    return read_shape(found[-1].parent) if found else None
+
+
+def require_machine(resolved: Resolved) -> MemoryBudget | None:
+    """The memory budget, or None where the model's shape is not known yet.
+
+    Raises ConfigError where the device is missing, and CapacityError where the model, its cache and its
+    activations do not fit, with the arithmetic; both name a preset that works here, if one does.
+    """
+    config, hardware = resolved.config, resolved.hardware
+    if config.device == "cuda" and (hardware is None or hardware.kind != "cuda"):
+        here = find_cpu()
+        raise ConfigError(
+            f"device: cuda ({resolved.values['device'].why or 'written'}): no NVIDIA GPU answers on this machine, "
+            f"which is {here.describe()}; {_advice(here)}"
+        )
+    if hardware is None or resolved.shape is None:
+        return None
+    budget = memory_of(resolved, hardware, resolved.shape)
+    try:
+        _require_memory(budget, resolved, hardware)
+    except CapacityError as error:
+        raise CapacityError(f"{error} This is {hardware.describe()}; {_advice(hardware)}") from error
+    return budget
+
+
+def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
+    """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
+    from ..memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, DeviceMemory, MemorySettings, memory_budget
+
+    config = resolved.config
+    length = resolved.value("max_model_len") if resolved.values["max_model_len"].value != -1 else 1
+    settings = MemorySettings(
+        max_num_batched_tokens=resolved.value("max_num_batched_tokens"),
+        max_num_seqs=resolved.value("max_num_seqs"),
+        max_model_len=length,
+        block_size=resolved.value("block_size"),
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        num_blocks=config.num_gpu_blocks_override,
+        kv_cache_dtype=resolved.value("kv_cache_dtype"),
+        dtype=resolved.value("dtype"),
+        quantization=config.quantization,
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
+    )
+    device = DeviceMemory(
+        total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name
+    )
+    rule = CAMSHAFT_CPU if hardware.kind == "cpu" else CAMSHAFT_CUDA
+    return memory_budget(shape, device, settings, rule)
+
+
+def _require_memory(budget: MemoryBudget, resolved: Resolved, hardware: Hardware) -> None:
+    """Raises CapacityError saying what is missing, and what would make it fit."""
+    if resolved.config.kv_cache_memory_bytes is None:
+        budget.require_fit()
+        return
+    place = resolved.values["kv_cache_memory_bytes"].why
+    if budget.missing_bytes:
+        raise CapacityError(
+            f"kv_cache_memory_bytes ({place}): {budget.kv_bytes / GIB:.2f} GiB hold {budget.kv_tokens:,} tokens and "
+            f"one request of max_model_len {budget.max_model_len:,} needs {budget.one_request_bytes / GIB:.2f} GiB: "
+            f"{budget.missing_bytes / GIB:.2f} GiB are missing. Raise it, or lower max_model_len."
+        )
+    wanted = budget.weights_bytes + budget.activation_bytes + budget.kv_bytes
+    free = hardware.memory_bytes if hardware.free_bytes is None else hardware.free_bytes
+    if wanted > free:
+        raise CapacityError(
+            f"It does not fit: weights {budget.weights_bytes / GIB:.2f} GiB, activations "
+            f"{budget.activation_bytes / GIB:.2f} GiB and a KV cache of {budget.kv_bytes / GIB:.2f} GiB need "
+            f"{wanted / GIB:.2f} GiB and {free / GIB:.2f} GiB are free: {(wanted - free) / GIB:.2f} GiB are "
+            f"missing. Lower kv_cache_memory_bytes ({place}), or use smaller weights."
+        )
+
+
+def _advice(hardware: Hardware) -> str:
+    found = presets_for(hardware)
+    if not found:
+        return "no preset is made for it"
+    return f"a preset that works here: {', '.join(found)} (engine serve --config {found[0]})"
+
+
+def presets_for(hardware: Hardware) -> list[str]:
+    """Serving presets that this device can start, by the arithmetic where the model's shape is known."""
+    return [name for name in preset_names() if _starts(name, hardware)]
+
+
+def _starts(name: str, hardware: Hardware) -> bool:
+    try:
+        loaded = load_config(name)
+        if loaded.config.device not in ("auto", hardware.kind):
+            return False
+        shape = find_shape(loaded.config.model)
+        resolved = resolve(loaded, hardware, shape)
+        if shape is None:
+            return hardware.kind == "cpu"
+        budget = memory_of(resolved, hardware, shape)
+        _require_memory(budget, resolved, hardware)
+    except CamshaftError:
+        return False
+    return True
+
+
+def resolve_here(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
+    """Loads a configuration to serve and settles it for this machine, refusing what cannot work here."""
+    loaded = load_config(source, overrides)
+    resolved = resolve(loaded, find_hardware(loaded.config.device), find_shape(loaded.config.model))
+    require_machine(resolved)
+    return resolved

@@ -1,0 +1,85 @@
+"""`engine config` shows what is in force and where it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from camshaft.cli.main import main
+from camshaft.core.config import ServeConfig
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["config", *arguments])
+
+
+def test_show_prints_every_value_with_its_origin_as_yaml() -> None:
+    result = run("show", "cpu-demo", "--set", "max-num-seqs=9")
+    assert result.exit_code == 0, result.output
+    values = yaml.safe_load(result.stdout)
+    assert set(values) == set(ServeConfig.model_fields)
+    assert values["max_num_seqs"] == 9
+    lines = {line.split(":")[0]: line for line in result.stdout.splitlines() if ":" in line}
+    assert "# given: --set max-num-seqs" in lines["max_num_seqs"]
+    assert "# preset: cpu-demo.yaml:" in lines["model"]
+    assert "# policy: " in lines["enable_chunked_prefill"]
+
+
+def test_show_as_json_names_hardware_policy_and_refusal() -> None:
+    result = run("show", "cpu-demo", "--format", "json", "--set", "tensor_parallel_size=2")
+    shown = json.loads(result.stdout)
+    assert shown["values"]["block_size"] == {
+        "value": 16,
+        "origin": "default",
+        "why": "16 tokens waste about 8 a sequence",
+    }
+    assert shown["policy"]["name"] == "continuous-chunked"
+    assert "CPU" in shown["hardware"]
+    assert "tensor_parallel_size=2: known, not supported" in shown["refused"]
+
+
+def test_show_without_hardware_guesses_nothing() -> None:
+    result = run("show", "cpu-demo", "--device", "none", "--format", "json", "--set", "device=auto")
+    shown = json.loads(result.stdout)
+    assert shown["hardware"] is None
+    assert shown["values"]["async_scheduling"]["origin"] == "unknown"
+
+
+def test_changed_leaves_out_plain_defaults() -> None:
+    result = run("show", "cpu-demo", "--changed")
+    assert "max_num_seqs" in result.stdout
+    assert "root_path" not in result.stdout
+
+
+def test_a_key_is_never_shown() -> None:
+    result = run("show", "cpu-demo", "--set", "api_key=hunter2", "--changed")
+    assert "(set)" in result.stdout
+    assert "hunter2" not in run("show", "cpu-demo", "--set", "api_key=hunter2", "--format", "json").stdout
+    assert "hunter2" not in result.stdout
+
+
+@pytest.mark.parametrize("source", ["nothing.yaml", "cpu-dem"])
+def test_a_wrong_source_is_an_error_with_advice(source: str) -> None:
+    result = run("show", source)
+    assert result.exit_code == 1
+    assert "no such file or preset" in result.output
+
+
+def test_a_wrong_key_is_an_error_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: m\nmax_num_seq: 3\n")
+    result = run("show", str(file))
+    assert result.exit_code == 1
+    assert "c.yaml:2:1: max_num_seq: unknown key; did you mean max_num_seqs?" in result.output
+
+
+def test_the_schema_accepts_what_the_engine_accepts() -> None:
+    schema = json.loads(run("schema").stdout)
+    assert schema["additionalProperties"] is False
+    assert {"max_num_seqs", "max-num-seqs", "preset"} <= set(schema["properties"])
+    assert all(name in schema["properties"] for name in ServeConfig.model_fields)
+    assert schema["properties"]["max_num_seqs"]["description"]
