@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from ..policies.base import PolicyError
 from ..policies.registry import PolicyFile, load_policy
-from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, resolve
+from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, require_machine, resolve
 from .engine import Engine
 from .errors import ConfigError
 from .shape import read_shape
@@ -37,12 +36,9 @@ def settle(loaded: LoadedConfig, progress: Callable[[str], None] | None = None) 
     if not loaded.config.model:
         raise ConfigError("no model: name one in the configuration (`model:`) or on the command line")
     folder = locate(loaded.config.model)
-    hardware = find_hardware(loaded.config.device)
-    if hardware is None:
-        raise ConfigError(
-            f"device {loaded.config.device}: no such device on this machine; the preset cpu-demo runs here"
-        )
-    return resolve(loaded, hardware, read_shape(folder), _knobs(policy_file(loaded.config)))
+    resolved = resolve(loaded, find_hardware(loaded.config.device), read_shape(folder))
+    require_machine(resolved)
+    return resolved
 
 
 def build_engine(config: ServeConfig) -> Engine:
@@ -50,7 +46,3 @@ def build_engine(config: ServeConfig) -> Engine:
     from .execute.torch_executor import TorchExecutor
 
     return Engine(config, TorchExecutor(config), policy_file(config).build())
-
-
-def _knobs(policy: PolicyFile) -> Mapping[str, Any]:
-    return policy.knobs.given()
