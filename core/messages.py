@@ -127,6 +127,7 @@ class Outputs(_Message):
     handles: bytes = b""  # int32, little endian
     tokens: bytes = b""  # int32, aligned with handles
     stats: Stats | None = None
+    received: int = 0  # AddRequests taken since start, so that the sender knows which ones the stats count
 
     def __iter__(self) -> Iterator[Output]:
         yield from self.outputs

@@ -1,0 +1,92 @@
+"""Reading a request's body: bounded while it arrives, decoded once, faults reported without echoing it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from starlette.requests import ClientDisconnect, Request
+
+from ..errors import RequestError
+from .faults import HttpFault
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_PATH = re.compile(r" - at `\$(?:\.?)([^`]*)`$")
+_MAX_NAMES = 8
+log = structlog.get_logger()
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body. Raises HttpFault 413 as soon as it exceeds `max_bytes`."""
+    too_large = HttpFault(413, f"the request body is larger than {max_bytes} bytes (max_body_bytes)")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise too_large
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise HttpFault(400, "the client closed the connection before the body was complete") from None
+    return b"".join(chunks)
+
+
+async def read_struct(request: Request, kind: type[T], max_bytes: int) -> T:
+    """The body as a `kind`. Raises HttpFault 413 or 415, or RequestError naming the field at fault."""
+    media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        raise HttpFault(415, "the body must be JSON: send Content-Type: application/json")
+    body = await read_body(request, max_bytes)
+    decoded = decode(body, kind)
+    unknown = unknown_fields(body, kind)
+    if unknown:
+        log.info("unknown fields ignored", fields=unknown[:_MAX_NAMES], count=len(unknown))
+    return decoded
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Raises RequestError; its message holds a path and what was expected there, never a value."""
+    try:
+        return _decoder(kind).decode(body)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = _PATH.search(message)
+        raise RequestError(message, found.group(1)[:200] if found else None) from None
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise RequestError("the body is not valid JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise RequestError("the body is not valid JSON: it is nested too deeply") from None
+
+
+def unknown_fields(body: bytes, kind: type[msgspec.Struct]) -> list[str]:
+    """Names at the top level that `kind` does not know, cut to 64 characters."""
+    known = _fields(kind)
+    return [name[:64] for name in _raw.decode(body) if name not in known]
+
+
+_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@cache
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """JSON Schema of a body, for the API's documentation."""
+    return msgspec.json.schema(kind)

@@ -1,0 +1,152 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import replies
+from .body import read_struct
+from .generation import Delta, Generation
+from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from .params import Wanted, refuse_unsupported, wanted
+from .prompts import chat_prompt, check_length
+from .replies import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatMessage,
+)
+from .service import Service
+from .streams import Answer, EventStream, attended, collect
+from .wire import ChatRequest
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call being answered."""
+
+    service: Service
+    body: ChatRequest
+    id: str
+    model: str
+    generation: Generation
+    wanted: Wanted
+    names: TokenNames
+    created: int
+    role: str
+    echo: str  # the last message's text, where the client wants it back
+
+    def chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        return ChatChunk(self.id, self.created, self.model, choices)
+
+
+async def chat_completions(service: Service, request: Request) -> Response:
+    """Answers one call. Raises CamshaftError for what is wrong with it."""
+    service.check_open()
+    body = await read_struct(request, ChatRequest, service.config.max_body_bytes)
+    model = service.check_model(body.model)
+    refuse_unsupported(body)
+    trust = service.config.trust_request_chat_template
+    prompt = await chat_prompt(service.tokenizer, service.limits, body, service.chat_template, trust)
+    if body.truncate_prompt_tokens is not None:
+        prompt = prompt[-body.truncate_prompt_tokens :]
+    check_length(len(prompt), service.limits)
+    want = wanted(body, len(prompt), service.tokenizer, service.limits, service.defaults)
+    reply_id = f"chatcmpl-{request.state.request_id}"
+    continues = bool(body.continue_final_message)
+    call = _Call(
+        service=service,
+        body=body,
+        id=reply_id,
+        model=model,
+        generation=service.start(reply_id, body, [prompt], [want]),
+        wanted=want,
+        names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
+        created=int(time.time()),
+        role=body.messages[-1].role if continues else service.config.response_role,
+        echo=_last_text(body) if body.echo and continues else "",
+    )
+    if body.stream:
+        await attended(service, call.generation, request.receive, call.generation.first_sign())
+        return EventStream(service, call.generation, _events(call))
+    answers = await attended(service, call.generation, request.receive, collect(call.generation))
+    return Response(replies.encode(_reply(call, prompt, answers)), media_type="application/json")
+
+
+def _last_text(body: ChatRequest) -> str:
+    content = body.messages[-1].content
+    return content if isinstance(content, str) else ""
+
+
+def _reply(call: _Call, prompt: list[int], answers: list[Answer]) -> ChatCompletion:
+    choices = [_choice(call, answer) for answer in answers]
+    usage = call.service.usage(call.generation)
+    reply = ChatCompletion(call.id, call.created, call.model, choices, usage)
+    if call.body.prompt_logprobs is not None:
+        first = call.generation.sequences[0]
+        reply.prompt_logprobs = prompt_logprobs(call.names, first.prompt_logprobs, call.body.prompt_logprobs)
+    if call.body.return_token_ids:
+        reply.prompt_token_ids = prompt
+    return reply
+
+
+def _choice(call: _Call, answer: Answer) -> ChatChoice:
+    choice = ChatChoice(
+        answer.index,
+        ChatMessage(call.role, call.echo + "".join(answer.text)),
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+    )
+    if call.wanted.top_logprobs is not None:
+        choice.logprobs = chat_logprobs(call.names, answer.logprobs, call.wanted.top_logprobs)
+    if call.body.return_token_ids:
+        choice.token_ids = answer.tokens
+    return choice
+
+
+async def _events(call: _Call) -> AsyncIterator[bytes]:
+    options = call.body.stream_options
+    include_usage = bool(options and options.include_usage)
+    each_usage = bool(include_usage and options and options.continuous_usage_stats)
+    begun = [False] * len(call.generation.sequences)
+    async for deltas in call.generation.deltas():
+        chunks: list[bytes] = []
+        for delta in deltas:
+            choices: list[ChatChunkChoice] = []
+            if not begun[delta.index]:
+                begun[delta.index] = True
+                choices.append(ChatChunkChoice(delta.index, ChatDelta(call.role, call.echo)))
+            choices += _chunk_choices(call, delta)
+            for choice in choices:
+                chunk = call.chunk([choice])
+                if include_usage:
+                    chunk.usage = call.service.usage(call.generation) if each_usage else None
+                chunks.append(replies.event(chunk))
+        if chunks:
+            yield b"".join(chunks)
+    if include_usage:
+        last = call.chunk([])
+        last.usage = call.service.usage(call.generation)
+        yield replies.event(last)
+
+
+def _chunk_choices(call: _Call, delta: Delta) -> list[ChatChunkChoice]:
+    """The text, if there is any to tell, and the end in the same chunk."""
+    choice = ChatChunkChoice(delta.index, ChatDelta(), finish_reason=delta.finish_reason)
+    if delta.text:
+        choice.delta.content = delta.text
+    if delta.finish_reason is not None:
+        choice.stop_reason = delta.stop_reason
+    if call.wanted.top_logprobs is not None and delta.logprobs:
+        choice.logprobs = chat_logprobs(call.names, delta.logprobs, call.wanted.top_logprobs)
+    if call.body.return_token_ids:
+        choice.token_ids = delta.tokens
+    told = delta.text or delta.finish_reason or choice.logprobs or choice.token_ids
+    return [choice] if told else []

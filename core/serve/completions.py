@@ -1,0 +1,178 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import replies
+from .body import read_struct
+from .generation import Delta, Generation
+from .logprobs import TokenNames, completion_logprobs, echoed_logprobs, prompt_logprobs
+from .params import Wanted, wanted
+from .prompts import check_length, completion_prompts
+from .replies import Completion, CompletionChoice, CompletionLogprobs
+from .service import Service
+from .streams import Answer, EventStream, attended, collect
+from .wire import CompletionRequest
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call being answered."""
+
+    service: Service
+    body: CompletionRequest
+    id: str
+    model: str
+    generation: Generation
+    wanted: list[Wanted]  # by prompt
+    echoes: list[str]  # by prompt; empty without echo
+    names: TokenNames
+    created: int
+
+    def prompt_of(self, index: int) -> int:
+        return index // self.wanted[0].n
+
+    def reply(self, choices: list[CompletionChoice]) -> Completion:
+        return Completion(self.id, self.created, self.model, choices)
+
+
+async def completions(service: Service, request: Request) -> Response:
+    """Answers one call. Raises CamshaftError for what is wrong with it."""
+    service.check_open()
+    body = await read_struct(request, CompletionRequest, service.config.max_body_bytes)
+    model = service.check_model(body.model)
+    prompts = await completion_prompts(
+        service.tokenizer, service.limits, body.prompt, body.add_special_tokens is not False
+    )
+    if body.truncate_prompt_tokens is not None:
+        prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
+    want: list[Wanted] = []
+    for prompt in prompts:
+        check_length(len(prompt), service.limits)
+        want.append(wanted(body, len(prompt), service.tokenizer, service.limits, service.defaults))
+    reply_id = f"cmpl-{request.state.request_id}"
+    call = _Call(
+        service=service,
+        body=body,
+        id=reply_id,
+        model=model,
+        generation=service.start(reply_id, body, prompts, want),
+        wanted=want,
+        echoes=_echoes(service, body, prompts),
+        names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
+        created=int(time.time()),
+    )
+    if body.stream:
+        await attended(service, call.generation, request.receive, call.generation.first_sign())
+        return EventStream(service, call.generation, _events(call))
+    answers = await attended(service, call.generation, request.receive, collect(call.generation))
+    reply = call.reply([_choice(call, answer) for answer in answers])
+    reply.usage = service.usage(call.generation)
+    return Response(replies.encode(reply), media_type="application/json")
+
+
+def _echoes(service: Service, body: CompletionRequest, prompts: list[list[int]]) -> list[str]:
+    if not body.echo:
+        return [""] * len(prompts)
+    if body.truncate_prompt_tokens is None and body.prompt:
+        if isinstance(body.prompt, str):
+            return [body.prompt]
+        if isinstance(body.prompt[0], str):
+            return [str(text) for text in body.prompt]
+    skip = body.skip_special_tokens is not False
+    return [service.tokenizer.decode(prompt, skip_special_tokens=skip) for prompt in prompts]
+
+
+def _choice(call: _Call, answer: Answer) -> CompletionChoice:
+    want = call.wanted[call.prompt_of(answer.index)]
+    echo = call.echoes[call.prompt_of(answer.index)]
+    sequence = call.generation.sequences[answer.index]
+    choice = CompletionChoice(
+        answer.index,
+        echo + "".join(answer.text),
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+    )
+    if want.top_logprobs is not None:
+        choice.logprobs = _echo_logprobs(call, answer.index)
+        offsets = [len(echo) + offset for offset in answer.text_offsets]
+        _extend(
+            choice.logprobs,
+            completion_logprobs(
+                call.names, answer.logprobs, offsets[: len(answer.logprobs)], want.top_logprobs
+            ),
+        )
+    if call.body.prompt_logprobs is not None:
+        choice.prompt_logprobs = prompt_logprobs(
+            call.names, sequence.prompt_logprobs, call.body.prompt_logprobs
+        )
+    if call.body.return_token_ids:
+        choice.token_ids = answer.tokens
+        choice.prompt_token_ids = sequence.prompt
+    return choice
+
+
+def _echo_logprobs(call: _Call, index: int) -> CompletionLogprobs:
+    want = call.wanted[call.prompt_of(index)]
+    if not want.echo or want.top_logprobs is None:
+        return CompletionLogprobs([], [], [], [])
+    sequence = call.generation.sequences[index]
+    return echoed_logprobs(call.names, sequence.prompt, sequence.prompt_logprobs, want.top_logprobs)
+
+
+def _extend(reply: CompletionLogprobs, more: CompletionLogprobs) -> None:
+    reply.text_offset += more.text_offset
+    reply.token_logprobs += more.token_logprobs
+    reply.tokens += more.tokens
+    reply.top_logprobs += more.top_logprobs
+
+
+async def _events(call: _Call) -> AsyncIterator[bytes]:
+    options = call.body.stream_options
+    include_usage = bool(options and options.include_usage)
+    each_usage = bool(include_usage and options and options.continuous_usage_stats)
+    begun = [False] * len(call.generation.sequences)
+    async for deltas in call.generation.deltas():
+        chunks: list[bytes] = []
+        for delta in deltas:
+            choice = _chunk_choice(call, delta, first=not begun[delta.index])
+            begun[delta.index] = True
+            if not (choice.text or choice.finish_reason or choice.logprobs or choice.token_ids):
+                continue  # half a character, or the beginning of a stop string
+            reply = call.reply([choice])
+            if include_usage:
+                reply.usage = call.service.usage(call.generation) if each_usage else None
+            chunks.append(replies.event(reply))
+        if chunks:
+            yield b"".join(chunks)
+    if include_usage:
+        last = call.reply([])
+        last.usage = call.service.usage(call.generation)
+        yield replies.event(last)
+
+
+def _chunk_choice(call: _Call, delta: Delta, first: bool) -> CompletionChoice:
+    want = call.wanted[call.prompt_of(delta.index)]
+    echo = call.echoes[call.prompt_of(delta.index)]
+    choice = CompletionChoice(
+        delta.index,
+        echo + delta.text if first else delta.text,
+        finish_reason=delta.finish_reason,
+        stop_reason=delta.stop_reason,
+    )
+    if want.top_logprobs is not None:
+        logprobs = _echo_logprobs(call, delta.index) if first else CompletionLogprobs([], [], [], [])
+        offsets = [len(echo) + offset for offset in delta.text_offsets[: len(delta.logprobs)]]
+        _extend(logprobs, completion_logprobs(call.names, delta.logprobs, offsets, want.top_logprobs))
+        choice.logprobs = logprobs if logprobs.tokens else None
+    if call.body.return_token_ids:
+        choice.token_ids = delta.tokens
+        if first:
+            choice.prompt_token_ids = call.generation.sequences[delta.index].prompt
+    return choice

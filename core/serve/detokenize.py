@@ -1,0 +1,149 @@
+"""Tokens to text, one at a time, at a cost that does not grow with the text.
+
+A character whose bytes are spread over tokens is held until it is whole; one that never becomes whole is
+dropped at the end, so that no half of a character ever reaches a client.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+REPLACEMENT = "\ufffd"
+
+# Tokens after which the window gives up waiting for a whole character: bytes that never were UTF-8.
+_MAX_HELD_TOKENS = 8
+# Prompt tokens that the window starts from, so that the first token keeps its leading space.
+_CONTEXT_TOKENS = 6
+
+
+class Tokenizer(Protocol):
+    """What detokenising needs of a tokenizer."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
+
+
+class Detokenizer(Protocol):
+    """The text of one sequence as it grows."""
+
+    def push(self, token: int) -> str:
+        """Text that became certain with this token; often empty."""
+        ...
+
+    def finish(self) -> str:
+        """Text still held that stands without what would have followed."""
+        ...
+
+
+class ByteDetokenizer:
+    """Exact and O(1) a token, for byte-level vocabularies: a table of bytes and a UTF-8 decoder."""
+
+    __slots__ = ("_decoder", "_table")
+
+    def __init__(self, table: Sequence[bytes]) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(self._table[token]) if token < len(self._table) else ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class WindowDetokenizer:
+    """For any tokenizer: decodes a short window twice and takes what is new."""
+
+    __slots__ = ("_ids", "_read", "_skip", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int], skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._ids = list(context[-_CONTEXT_TOKENS:])
+        self._read = len(self._ids)  # ids whose text is out already
+
+    def push(self, token: int) -> str:
+        self._ids.append(token)
+        before, after = self._texts()
+        held = len(self._ids) - self._read
+        if after.endswith(REPLACEMENT) and held <= _MAX_HELD_TOKENS:
+            return ""
+        del self._ids[: max(self._read - 1, 0)]
+        self._read = len(self._ids)
+        return after[len(before) :]
+
+    def finish(self) -> str:
+        before, after = self._texts()
+        return after[len(before) :].rstrip(REPLACEMENT)
+
+    def _texts(self) -> tuple[str, str]:
+        decode = self._tokenizer.decode
+        before = decode(self._ids[: self._read], skip_special_tokens=self._skip).rstrip(REPLACEMENT)
+        return before, decode(self._ids, skip_special_tokens=self._skip)
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's map of printable characters to bytes: printable Latin-1 stands for itself, the rest follow 256."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return table
+
+
+def token_bytes(backend: Any) -> tuple[list[bytes], list[bytes]] | None:
+    """Bytes of every id, with special tokens as text and with them empty; None if not byte-level.
+
+    `backend` is a `tokenizers.Tokenizer`. As its ByteLevel decoder does, a token with a character outside
+    the map stands for its own UTF-8 bytes.
+    """
+    if backend is None:
+        return None
+    spec = json.loads(backend.to_str())
+    if (spec.get("decoder") or {}).get("type") != "ByteLevel":
+        return None
+    chars = _byte_of_char()
+    vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    for text, token in vocab.items():
+        try:
+            table[token] = bytes([chars[char] for char in text])
+        except KeyError:
+            table[token] = text.encode()
+    hidden = list(table)
+    for added in spec.get("added_tokens", ()):
+        if added.get("special"):
+            hidden[added["id"]] = b""
+    return table, hidden
+
+
+class TokenText:
+    """What the server asks about the text of tokens; one per model."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tables = token_bytes(getattr(tokenizer, "backend", None))
+
+    def detokenizer(self, prompt: Sequence[int], skip_special_tokens: bool) -> Detokenizer:
+        """A fresh detokeniser for a sequence that continues `prompt`."""
+        if self._tables is not None:
+            return ByteDetokenizer(self._tables[1 if skip_special_tokens else 0])
+        return WindowDetokenizer(self._tokenizer, prompt, skip_special_tokens)
+
+    def bytes_of(self, token: int) -> bytes:
+        """Bytes of one token by itself, special tokens as their text."""
+        if self._tables is not None:
+            table = self._tables[0]
+            return table[token] if 0 <= token < len(table) else b""
+        return self._tokenizer.decode([token], skip_special_tokens=False).encode()
+
+    def text_of(self, token: int) -> str:
+        """Text of one token by itself; bytes that are no UTF-8 become U+FFFD."""
+        return self.bytes_of(token).decode("utf-8", "replace")
+
+    @property
+    def longest_token_chars(self) -> int | None:
+        """Most characters one token can stand for; None if unknown."""
+        return max(map(len, self._tables[0]), default=1) if self._tables is not None else None

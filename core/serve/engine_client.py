@@ -1,0 +1,304 @@
+"""The HTTP process's end of the line to the engine process: starts it, feeds it, and notices when it dies.
+
+One message arrives per step; it is taken in one go on the event loop, straight from the socket's descriptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+import zmq
+
+from .. import errors
+from ..errors import CamshaftError, EngineDead, QueueFull
+from ..messages import (
+    Abort,
+    AddRequest,
+    Answer,
+    Drain,
+    Fatal,
+    Outputs,
+    Query,
+    Ready,
+    Stats,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+from .engine_process import EngineFactory, engine_process_main
+from .generation import Generation, Sequence
+from .metrics import Metrics
+
+_QUERY_TIMEOUT_S = 30.0
+_REMEMBERED_IDS = 8192
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How the engine process is started and how many requests may wait for it."""
+
+    max_queued_requests: int = 1024
+    log_level: str = "info"
+    log_format: str = "console"
+
+
+class EngineClient:
+    """All methods run on the event loop that called `start`."""
+
+    def __init__(self, factory: EngineFactory, metrics: Metrics, options: ClientOptions) -> None:
+        self._factory = factory
+        self._metrics = metrics
+        self._options = options
+        self._by_handle: dict[int, tuple[Generation, Sequence]] = {}
+        self._unconfirmed: dict[int, tuple[int, Generation]] = {}  # first handle -> (adds sent, generation)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._ids: OrderedDict[str, list[str]] = OrderedDict()
+        self._next_handle = 0
+        self._sent = 0
+        self._received = 0
+        self._stats: Stats | None = None
+        self._opened: asyncio.Future[Ready] | None = None
+        self._closing = False
+        self.ready: Ready | None = None
+        self.dead: CamshaftError | None = None
+        self.on_death: Callable[[], None] = lambda: None
+
+    # life
+
+    async def start(self) -> Ready:
+        """Starts the process and waits until its engine is open. Raises what the engine failed with."""
+        loop = asyncio.get_running_loop()
+        self._opened = loop.create_future()
+        self._folder = tempfile.mkdtemp(prefix="camshaft-")
+        address = f"ipc://{self._folder}/engine"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.bind(address)
+        loop.add_reader(self._socket.getsockopt(zmq.FD), self._drain_socket)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=engine_process_main,
+            args=(address, self._factory, self._options.log_level, self._options.log_format),
+            name="EngineCore",
+        )
+        self._process.start()
+        loop.add_reader(self._process.sentinel, self._on_exit)
+        self._drain_socket()
+        self.ready = await self._opened
+        return self.ready
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine process."""
+        return self._process.pid
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Ends the engine process: asks first, then kills. Requests still in flight are aborted."""
+        self._closing = True
+        loop = asyncio.get_running_loop()
+        if self._process.is_alive() and self.dead is None:
+            self._send(Abort(list(self._by_handle)))
+            self._send(Drain())
+        await asyncio.to_thread(self._process.join, timeout_s if self.ready else 1.0)
+        if self._process.is_alive():
+            log.warning("engine process did not end; killing it", pid=self._process.pid)
+            self._process.kill()
+            await asyncio.to_thread(self._process.join)
+        with contextlib.suppress(ValueError):
+            loop.remove_reader(self._process.sentinel)
+        loop.remove_reader(self._socket.getsockopt(zmq.FD))
+        self._socket.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # requests
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._by_handle)
+
+    @property
+    def stats(self) -> Stats | None:
+        """The engine's latest figures."""
+        return self._stats
+
+    def queue_depth(self) -> int:
+        """Sequences that wait: those the engine last spoke of, and those sent since that find no free row."""
+        if self._stats is None or self.ready is None:
+            return self._sent - self._received
+        free = 0 if self._stats.waiting else max(0, self.ready.max_num_seqs - self._stats.running)
+        return max(0, self._stats.waiting + self._sent - self._received - free)
+
+    def submit(self, generation: Generation, requests: Iterable[AddRequest]) -> None:
+        """Sends the generation's sequences, one AddRequest each, in order.
+
+        Raises QueueFull beyond the limit, EngineDead without an engine.
+        """
+        if self.dead is not None:
+            raise self.dead
+        limit = self._options.max_queued_requests
+        if self.queue_depth() >= limit:
+            self._metrics.admission_rejections += 1
+            raise QueueFull(f"{limit} requests are waiting already (max_queued_requests); try again later")
+        for sequence, request in zip(generation.sequences, requests, strict=True):
+            self._next_handle += 1
+            sequence.handle = request.handle = self._next_handle
+            self._by_handle[sequence.handle] = (generation, sequence)
+            self._send(request)
+            self._sent += 1
+        self._unconfirmed[self._next_handle] = (self._sent, generation)
+        self._remember(generation)
+
+    def abort(self, generation: Generation) -> None:
+        """Ends what still runs of a request and frees its blocks; harmless after its end."""
+        handles = [s.handle for s in generation.sequences if self._by_handle.pop(s.handle, None) is not None]
+        if handles and self.dead is None:
+            self._send(Abort(handles))
+            self._metrics.count_aborted(len(handles))
+
+    def cut_off(self, why: str) -> None:
+        """Ends every request in flight with an error."""
+        handles = list(self._by_handle)
+        for generation, _ in list(self._by_handle.values()):
+            generation.fail(EngineDead(why))
+        self._by_handle.clear()
+        if handles and self.dead is None:
+            self._send(Abort(handles))
+            self._metrics.count_aborted(len(handles))
+
+    async def query(self, what: str, argument: str = "") -> dict[str, Any]:
+        """Asks the engine; answered between two steps. Raises EngineDead, or TimeoutError."""
+        if self.dead is not None:
+            raise self.dead
+        self._next_handle += 1
+        number = self._next_handle
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        self._send(Query(number, what, argument))
+        try:
+            return await asyncio.wait_for(self._answers[number], _QUERY_TIMEOUT_S)
+        finally:
+            del self._answers[number]
+
+    def sequence_ids(self, name: str) -> list[str]:
+        """The engine's ids behind a response id or an X-Request-Id; the id itself if unknown."""
+        return self._ids.get(name, [name])
+
+    def _remember(self, generation: Generation) -> None:
+        ids = [sequence.id for sequence in generation.sequences]
+        for name in (generation.id, generation.id.partition("-")[2]):
+            self._ids[name] = ids
+            self._ids.move_to_end(name)
+        while len(self._ids) > _REMEMBERED_IDS:
+            self._ids.popitem(last=False)
+
+    # the wire
+
+    def _send(self, message: ToEngine) -> None:
+        self._socket.send(encode(message), zmq.NOBLOCK)
+        # A send may swallow the descriptor's edge, so look for mail afterwards.
+        asyncio.get_running_loop().call_soon(self._drain_socket)
+
+    def _drain_socket(self) -> None:
+        while not self._socket.closed:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._take(data)
+            except msgspec.DecodeError as error:
+                self._die(EngineDead(f"the engine process sent what cannot be read: {error}"))
+                return
+
+    def _take(self, data: bytes) -> None:
+        message = decode_from_engine(data)
+        if isinstance(message, Outputs):
+            self._take_outputs(message)
+        elif isinstance(message, Answer):
+            waiting = self._answers.get(message.number)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message.body)
+        elif isinstance(message, Fatal):
+            self._die(_error_of(message))
+        elif self._opened is not None and not self._opened.done():
+            self._opened.set_result(message)
+
+    def _take_outputs(self, message: Outputs) -> None:
+        now = time.monotonic()
+        self._received = message.received
+        woken: dict[int, Generation] = {}
+        stopped: list[int] = []
+        for output in message:
+            entry = self._by_handle.get(output.handle)
+            if entry is None:
+                continue  # aborted meanwhile
+            generation, sequence = entry
+            if sequence.feed(output):
+                stopped.append(output.handle)
+            self._metrics.observe_output(generation, sequence, len(output.tokens), now)
+            if sequence.finished:
+                del self._by_handle[output.handle]
+            if sequence.ready():
+                woken[id(generation)] = generation
+        if stopped:
+            self._send(Abort(stopped))
+        if message.stats is not None:
+            self._stats = message.stats
+            self._metrics.take_stats(message.stats)
+        self._confirm()
+        for generation in woken.values():
+            generation.wake()
+
+    def _confirm(self) -> None:
+        for handle, (sent, generation) in list(self._unconfirmed.items()):
+            if sent > self._received:
+                return
+            del self._unconfirmed[handle]
+            generation.wake()
+
+    # death
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._drain_socket()  # its last words
+        self._process.join(0)
+        if not self._closing:
+            self._die(EngineDead(f"the engine process has gone (exit code {self._process.exitcode})"))
+
+    def _die(self, error: CamshaftError) -> None:
+        if self.dead is not None or self._closing:
+            return
+        self.dead = error if isinstance(error, EngineDead) else EngineDead(f"the engine stopped: {error}")
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error)
+            return
+        log.error("engine died", error=str(error), in_flight=self.in_flight)
+        for generation, _ in self._by_handle.values():
+            generation.fail(self.dead)
+        self._by_handle.clear()
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(self.dead)
+        self.on_death()
+
+
+def _error_of(message: Fatal) -> CamshaftError:
+    kind = getattr(errors, message.kind, errors.EngineError)
+    try:
+        return kind(message.error)
+    except TypeError:
+        return errors.EngineError(message.error)

@@ -1,0 +1,102 @@
+"""The outermost ASGI layer: request id, API key, access log, and the last catch before a client sees a traceback."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+import uuid
+from collections.abc import Sequence
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import CamshaftError
+from .faults import HttpFault, error_response
+from .metrics import Metrics
+
+# What a load balancer or a scraper asks without a key.
+_OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics"})
+_QUIET_PATHS = frozenset({"/health", "/ping", "/metrics"})
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+
+log = structlog.get_logger()
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """The first header of that name, or an empty text."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def request_id_of(scope: Scope) -> str:
+    """The client's X-Request-Id if it is a plain name, else a new one."""
+    given = header(scope, b"x-request-id")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+class Gate:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], metrics: Metrics, access_log: bool) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+        self._metrics = metrics
+        self._access_log = access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun_s = time.monotonic()
+        status = 0
+
+        async def tagged_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                self._check_key(scope)
+                await self._app(scope, receive, tagged_send)
+            except CamshaftError as error:
+                await error_response(error)(scope, receive, tagged_send)
+            except Exception:
+                log.exception("request failed", path=scope["path"])
+                if status and status != 500:
+                    raise  # the server closes the connection: the client must not take half for the whole
+                if not status:
+                    fault = HttpFault(500, f"internal error, logged under {request_id}")
+                    await error_response(fault)(scope, receive, tagged_send)
+            finally:
+                self._account(scope, status, begun_s)
+
+    def _check_key(self, scope: Scope) -> None:
+        if not self._keys or scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
+            return
+        scheme, _, key = header(scope, b"authorization").partition(" ")
+        given = key.strip().encode()
+        # Compares with every key, so that the time taken tells nothing.
+        fits = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() != "bearer" or not any(fits):
+            raise HttpFault(401, "a valid API key is needed: send Authorization: Bearer KEY")
+
+    def _account(self, scope: Scope, status: int, begun_s: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        self._metrics.count_http(scope["method"], route, status or 499)
+        if not self._access_log or scope["path"] in _QUIET_PATHS:
+            return
+        client = scope.get("client")
+        log.info(
+            "access",
+            method=scope["method"],
+            path=scope["path"][:256],
+            status=status or 499,
+            duration_ms=round((time.monotonic() - begun_s) * 1e3, 1),
+            client=f"{client[0]}:{client[1]}" if client else "-",
+        )

@@ -1,0 +1,275 @@
+"""Prometheus metrics under vLLM 0.18's names and labels, so that existing dashboards work.
+
+Histograms are plain lists bumped by bisection: an observation costs well under a microsecond, and
+prometheus-client sees them only when someone scrapes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from ..messages import Ready, Stats
+from .generation import Generation, Sequence
+
+# Buckets as in vLLM 0.18.0, vllm/v1/metrics/loggers.py.
+_TTFT_S = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_TTFT_S += [20.0, 40.0, 80.0, 160.0, 640.0, 2560.0]
+_ITL_S = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_ITL_S += [20.0, 40.0, 80.0]
+_REQUEST_S = [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+_REQUEST_S += [120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0]
+_STEP_TOKENS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+_STEP_MS = [0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+_N = [1, 2, 5, 10, 20]
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def _one_two_five(limit: int) -> list[int]:
+    buckets: list[int] = []
+    scale = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * scale > limit:
+                return buckets or [1]
+            buckets.append(step * scale)
+        scale *= 10
+
+
+class Histogram:
+    """Counts per bucket, and a sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self.bounds = list(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, samples at or below it), `+Inf` last."""
+        total = 0
+        rows: list[tuple[str, float]] = []
+        for bound, count in zip([*map(float, self.bounds), float("inf")], self.counts, strict=True):
+            total += count
+            rows.append(("+Inf" if bound == float("inf") else str(bound), total))
+        return rows
+
+
+class Metrics(Collector):
+    """All figures of the server. Written on the event loop only."""
+
+    def __init__(self, model_name: str) -> None:
+        self._labels = (model_name, "0")
+        self.stats: Stats | None = None
+        self.ready: Ready | None = None
+        self.admission_rejections = 0
+        self.prompt_tokens = 0
+        self.prompt_tokens_cached = 0
+        self.generation_tokens = 0
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.http: dict[tuple[str, str, str], int] = {}
+        self._sized(32768)
+        self.histograms: dict[str, tuple[str, Histogram]] = {
+            "time_to_first_token_seconds": ("Time to first token in seconds.", Histogram(_TTFT_S)),
+            "inter_token_latency_seconds": ("Inter-token latency in seconds.", Histogram(_ITL_S)),
+            "request_time_per_output_token_seconds": (
+                "Time per output token of a request in seconds.",
+                Histogram(_ITL_S),
+            ),
+            "e2e_request_latency_seconds": ("End to end request latency in seconds.", Histogram(_REQUEST_S)),
+            "request_queue_time_seconds": ("Time spent WAITING in seconds.", Histogram(_REQUEST_S)),
+            "request_inference_time_seconds": ("Time spent RUNNING in seconds.", Histogram(_REQUEST_S)),
+            "request_prefill_time_seconds": ("Time spent in PREFILL in seconds.", Histogram(_REQUEST_S)),
+            "request_decode_time_seconds": ("Time spent in DECODE in seconds.", Histogram(_REQUEST_S)),
+            "iteration_tokens_total": ("Tokens per engine step.", Histogram(_STEP_TOKENS)),
+            "request_params_n": ("The n request parameter.", Histogram(_N)),
+        }
+
+    def _sized(self, max_model_len: int) -> None:
+        bounds = _one_two_five(max_model_len)
+        self.sized: dict[str, tuple[str, Histogram]] = {
+            "request_prompt_tokens": ("Prefill tokens processed.", Histogram(bounds)),
+            "request_generation_tokens": ("Generation tokens processed.", Histogram(bounds)),
+            "request_max_num_generation_tokens": (
+                "Maximum number of requested generation tokens.",
+                Histogram(bounds),
+            ),
+            "request_params_max_tokens": ("The max_tokens request parameter.", Histogram(bounds)),
+            "request_prefill_kv_computed_tokens": (
+                "New KV tokens computed during prefill, cached ones excluded.",
+                Histogram(bounds),
+            ),
+        }
+        self.step_ms = Histogram(_STEP_MS)
+
+    # what the server tells
+
+    def engine_ready(self, ready: Ready) -> None:
+        """Sizes what depends on the model's length; call once, before traffic."""
+        self.ready = ready
+        self._sized(ready.max_model_len)
+
+    def observe_arrival(self, n: int, max_tokens: int, sequences: int) -> None:
+        """A request was accepted: `sequences` of them, each with `max_tokens`."""
+        self.histograms["request_params_n"][1].observe(n)
+        self.sized["request_params_max_tokens"][1].observe(max_tokens, sequences)
+        self.sized["request_max_num_generation_tokens"][1].observe(max_tokens, sequences)
+
+    def observe_output(self, generation: Generation, sequence: Sequence, tokens: int, now_s: float) -> None:
+        """A sequence got `tokens` new tokens, or ended."""
+        if tokens:
+            self.generation_tokens += tokens
+            if sequence.first_token_s is None:
+                sequence.first_token_s = now_s
+                self.prompt_tokens += len(sequence.prompt)
+                self.prompt_tokens_cached += sequence.cached_tokens or 0
+                self.histograms["time_to_first_token_seconds"][1].observe(now_s - generation.arrival_s)
+            else:
+                gap_s = (now_s - sequence.last_token_s) / tokens
+                self.histograms["inter_token_latency_seconds"][1].observe(gap_s, tokens)
+            sequence.last_token_s = now_s
+        if sequence.finished:
+            self._observe_end(generation, sequence, now_s)
+
+    def _observe_end(self, generation: Generation, sequence: Sequence, now_s: float) -> None:
+        reason = sequence.finish_reason or "error"
+        self.finished[reason if reason in self.finished else "error"] += 1
+        if sequence.error is not None:
+            return
+        observe = self.histograms
+        observe["e2e_request_latency_seconds"][1].observe(now_s - generation.arrival_s)
+        self.sized["request_prompt_tokens"][1].observe(len(sequence.prompt))
+        self.sized["request_generation_tokens"][1].observe(sequence.num_tokens)
+        computed = len(sequence.prompt) - (sequence.cached_tokens or 0)
+        self.sized["request_prefill_kv_computed_tokens"][1].observe(computed)
+        if sequence.num_tokens > 1 and sequence.first_token_s is not None:
+            per_token_s = (now_s - sequence.first_token_s) / (sequence.num_tokens - 1)
+            observe["request_time_per_output_token_seconds"][1].observe(per_token_s)
+        timing = sequence.timing
+        if timing is not None:
+            observe["request_queue_time_seconds"][1].observe(timing.queued_ms / 1e3)
+            observe["request_prefill_time_seconds"][1].observe(timing.prefill_ms / 1e3)
+            observe["request_decode_time_seconds"][1].observe(timing.decode_ms / 1e3)
+            inference_ms = timing.prefill_ms + timing.decode_ms
+            observe["request_inference_time_seconds"][1].observe(inference_ms / 1e3)
+
+    def count_aborted(self, sequences: int) -> None:
+        """Sequences ended by their client."""
+        self.finished["abort"] += sequences
+
+    def take_stats(self, stats: Stats) -> None:
+        """The engine's own figures."""
+        self.stats = stats
+        iteration = self.histograms["iteration_tokens_total"][1]
+        for tokens in stats.iteration_tokens:
+            iteration.observe(tokens)
+        for duration_ms in stats.step_ms:
+            self.step_ms.observe(duration_ms)
+
+    def count_http(self, method: str, handler: str, status: int) -> None:
+        """One answered HTTP request; `handler` is the route, never a path a client made up."""
+        key = (method, handler, f"{status // 100}xx")
+        self.http[key] = self.http.get(key, 0) + 1
+
+    # what a scrape reads
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._engine_families()
+        for name, (text, histogram) in {**self.histograms, **self.sized}.items():
+            yield self._histogram(f"vllm:{name}", text, histogram)
+        yield self._histogram(
+            "camshaft:step_duration_ms", "Duration of a step in milliseconds.", self.step_ms
+        )
+        reasons = CounterMetricFamily(
+            "vllm:request_success",
+            "Count of successfully processed requests.",
+            labels=["model_name", "engine", "finished_reason"],
+        )
+        for reason, count in self.finished.items():
+            reasons.add_metric([*self._labels, reason], count)
+        yield reasons
+        http = CounterMetricFamily(
+            "http_requests",
+            "HTTP requests by method, status and handler.",
+            labels=["method", "handler", "status"],
+        )
+        for (method, handler, status), count in self.http.items():
+            http.add_metric([method, handler, status], count)
+        yield http
+        if self.ready is not None:
+            yield self._cache_config(self.ready)
+
+    def _engine_families(self) -> Iterator[Metric]:
+        stats = self.stats
+        used = stats.used_blocks / stats.total_blocks if stats and stats.total_blocks else 0.0
+        gauges = {
+            "vllm:num_requests_running": ("Requests in execution.", stats.running if stats else 0),
+            "vllm:num_requests_waiting": ("Requests waiting.", stats.waiting if stats else 0),
+            "vllm:kv_cache_usage_perc": ("KV-cache usage, 1 is 100 percent.", used),
+            "camshaft:kv_waste_ratio": (
+                "Share of the slots of used blocks that hold no token.",
+                stats.waste if stats else 0.0,
+            ),
+        }
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(name, text, labels=["model_name", "engine"])
+            gauge.add_metric(self._labels, value)
+            yield gauge
+        counters = {
+            "vllm:prefix_cache_queries": ("Prompt tokens looked up.", stats.prefix_queries if stats else 0),
+            "vllm:prefix_cache_hits": ("Prompt tokens found.", stats.prefix_hits if stats else 0),
+            "vllm:num_preemptions": ("Preemptions.", stats.preemptions if stats else 0),
+            "vllm:prompt_tokens": ("Prefill tokens processed.", self.prompt_tokens),
+            "vllm:prompt_tokens_cached": ("Prompt tokens found in the cache.", self.prompt_tokens_cached),
+            "vllm:generation_tokens": ("Generation tokens processed.", self.generation_tokens),
+            "camshaft:admission_rejections": ("Requests refused, queue full.", self.admission_rejections),
+            "camshaft:policy_faults": ("Steps a policy failed in.", stats.policy_faults if stats else 0),
+            "camshaft:steps": ("Engine steps.", stats.step if stats else 0),
+        }
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(name, text, labels=["model_name", "engine"])
+            counter.add_metric(self._labels, value)
+            yield counter
+
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=["model_name", "engine"])
+        family.add_metric(self._labels, buckets=histogram.cumulative(), sum_value=histogram.sum)
+        return family
+
+    def _cache_config(self, ready: Ready) -> Metric:
+        labels = {
+            "block_size": ready.block_size,
+            "num_gpu_blocks": ready.num_blocks,
+            "engine": "0",
+            "policy": ready.policy,
+        }
+        family = GaugeMetricFamily("vllm:cache_config_info", "KV cache configuration.", labels=list(labels))
+        family.add_metric([str(value) for value in labels.values()], 1)
+        return family
+
+
+def metrics_text(registry: CollectorRegistry) -> bytes:
+    """The exposition text of a registry."""
+    return generate_latest(registry)
+
+
+def registry_of(metrics: Metrics) -> CollectorRegistry:
+    """A registry of its own, so that two servers in one process do not collide."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    default: Any
+    for default in (ProcessCollector, PlatformCollector, GCCollector):
+        default(registry=registry)
+    return registry

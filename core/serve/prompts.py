@@ -1,0 +1,183 @@
+"""From what clients send to token ids: the forms of `prompt`, chat messages, length checks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from ..errors import RequestError
+from .wire import ChatRequest, Message, Prompt, TokenizeRequest
+
+R = TypeVar("R")
+
+MAX_PROMPTS = 256
+# Longer texts are tokenised in a thread (tokenizers releases the GIL), so that streams keep flowing.
+_INLINE_CHARS = 8192
+_TEXT_PARTS = frozenset({"text", "input_text", "refusal"})
+
+
+class Tokenizer(Protocol):
+    """What serving needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]: ...
+
+
+class Limits(Protocol):
+    """Bounds of the model."""
+
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_prompt_chars(self) -> int | None: ...
+
+
+async def off_loop(chars: int, work: Callable[[], R]) -> R:
+    """Runs `work` here if it is small, else in a thread."""
+    return work() if chars <= _INLINE_CHARS else await asyncio.to_thread(work)
+
+
+async def completion_prompts(
+    tokenizer: Tokenizer, limits: Limits, prompt: Prompt | None, add_special_tokens: bool
+) -> list[list[int]]:
+    """Token ids of each prompt. Raises RequestError for mixed forms, foreign ids, nothing, or too much."""
+    if prompt is None:
+        raise RequestError("a prompt is required", "prompt")
+    texts_or_ids = _as_items(prompt)
+    if len(texts_or_ids) > MAX_PROMPTS:
+        raise RequestError(f"{len(texts_or_ids)} prompts were given; at most {MAX_PROMPTS}", "prompt")
+    ids: list[list[int]] = []
+    for item in texts_or_ids:
+        if isinstance(item, str):
+            ids.append(await encode_text(tokenizer, limits, item, add_special_tokens))
+        else:
+            check_ids(item, limits.vocab_size, "prompt")
+            ids.append(item)
+    return ids
+
+
+async def encode_text(tokenizer: Tokenizer, limits: Limits, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text; refuses one that is too long whatever its tokens are, before tokenising it."""
+    _check_chars(limits, len(text))
+    return await off_loop(len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+def _check_chars(limits: Limits, chars: int) -> None:
+    if limits.max_prompt_chars is not None and chars > limits.max_prompt_chars:
+        raise RequestError(
+            f"the prompt has {chars} characters, more than {limits.max_model_len} tokens "
+            "(max_model_len) can hold",
+            "prompt",
+        )
+
+
+def _as_items(prompt: Prompt) -> Sequence[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise RequestError("the prompt is empty", "prompt")
+    kinds = {type(item) for item in prompt}
+    if kinds == {int}:
+        return [[item for item in prompt if isinstance(item, int)]]
+    if len(kinds) == 1:
+        return [item for item in prompt if isinstance(item, (str, list))]
+    raise RequestError("the items of prompt must be of one kind: texts, token ids or lists of ids", "prompt")
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises RequestError for an id outside the vocabulary."""
+    highest = max(ids, default=0)
+    if highest >= vocab_size:
+        raise RequestError(f"token id {highest} is not below the vocabulary size {vocab_size}", param)
+
+
+def check_length(prompt_len: int, limits: Limits) -> None:
+    """Raises RequestError for an empty prompt and for one that leaves no room to generate."""
+    if prompt_len == 0:
+        raise RequestError("the prompt has no tokens; at least one is needed", "prompt")
+    if prompt_len >= limits.max_model_len:
+        raise RequestError(
+            f"this model's maximum context length is {limits.max_model_len} tokens (max_model_len), but the "
+            f"prompt has {prompt_len}; shorten it, or set truncate_prompt_tokens",
+            "prompt",
+        )
+
+
+async def chat_prompt(
+    tokenizer: Tokenizer,
+    limits: Limits,
+    body: ChatRequest | TokenizeRequest,
+    server_template: str | None,
+    trust_template: bool,
+) -> list[int]:
+    """Token ids of a rendered chat. Raises RequestError for what the template or the engine cannot take."""
+    if body.chat_template is not None and not trust_template:
+        raise RequestError(
+            "a chat_template in the request is refused; start the server with trust_request_chat_template",
+            "chat_template",
+        )
+    messages = [_plain(index, message) for index, message in enumerate(body.messages or ())]
+    continues = bool(body.continue_final_message)
+    generation = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
+    if continues and generation:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+        )
+    chars = sum(len(message.get("content") or "") for message in messages)
+    _check_chars(limits, chars)
+    options: dict[str, Any] = {
+        "template_kwargs": _template_options(body.chat_template_kwargs),
+        "tools": body.tools or None,
+        "add_generation_prompt": generation,
+        "continue_final_message": continues,
+        "chat_template": body.chat_template or server_template,
+    }
+    return await off_loop(chars, lambda: tokenizer.encode_chat(messages, **options))
+
+
+_RESERVED = frozenset(
+    {
+        "messages",
+        "conversation",
+        "conversations",
+        "tools",
+        "chat_template",
+        "tokenize",
+        "return_tensors",
+        "return_dict",
+    }
+    | {"add_generation_prompt", "continue_final_message", "padding", "truncation", "max_length"}
+    | {"documents", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+)
+
+
+def _template_options(options: dict[str, Any] | None) -> dict[str, Any]:
+    for name in options or {}:
+        if name in _RESERVED:
+            raise RequestError(f"chat_template_kwargs may not set {name}", "chat_template_kwargs")
+    return dict(options or {})
+
+
+def _plain(index: int, message: Message) -> dict[str, Any]:
+    """The mapping that chat templates expect; parts of text are joined by newlines."""
+    plain: dict[str, Any] = msgspec.to_builtins(message)
+    content = message.content
+    if isinstance(content, list):
+        for part in content:
+            if part.type not in _TEXT_PARTS or part.text is None:
+                kind = part.type[:32]
+                raise RequestError(
+                    f"content parts of type {kind!r} are not supported by this model; send text",
+                    f"messages[{index}].content",
+                )
+        content = "\n".join(part.text or "" for part in content)
+    plain["content"] = content if content is not None else ""
+    return plain

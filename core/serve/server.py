@@ -1,0 +1,323 @@
+"""The life of a server: bind, load, serve, drain, end; and the exit code that says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from ... import __version__
+from ..config import ServeConfig
+from ..errors import ConfigError
+from ..messages import Ready
+from .app import build_app
+from .detokenize import TokenText
+from .engine_client import ClientOptions, EngineClient
+from .engine_process import EngineFactory
+from .logs import configure_logs
+from .metrics import Metrics
+from .params import SamplingDefaults
+from .prompts import Tokenizer
+from .service import ModelLimits, Service
+from .statslog import Totals, stats_line
+
+# After the engine's death: long enough for clients to read their errors and a probe to see /health say so.
+DEAD_GRACE_S = 5.0
+_BACKLOG = 2048
+
+log = structlog.get_logger()
+
+
+class Exit(IntEnum):
+    """Exit codes of `engine serve`."""
+
+    OK = 0  # drained
+    FAILED = 1  # the engine died, or requests had to be cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a server is put together from."""
+
+    config: ServeConfig
+    engine_factory: EngineFactory  # pickled; called in the engine process
+    load_tokenizer: Callable[[], Tokenizer]
+    model_folder: Path | None = None  # holds generation_config.json
+
+
+def run_server(parts: Parts) -> int:
+    """Serves until told to stop; returns the exit code. Raises CamshaftError if it cannot start."""
+    configure_logs(parts.config.log_level, parts.config.log_format, process="APIServer")
+    return asyncio.run(Server(parts).run())
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """One server, from bind to exit."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._config = parts.config
+        names = self._config.served_model_name or (self._config.model,)
+        self._metrics = Metrics(names[0])
+        options = ClientOptions(
+            self._config.max_queued_requests, self._config.log_level, self._config.log_format
+        )
+        self._client = EngineClient(parts.engine_factory, self._metrics, options)
+        self._names = tuple(names)
+        self._stopping = asyncio.Event()
+        self._now = asyncio.Event()  # a second signal: at once
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._uvicorn: _Uvicorn | None = None
+        self._service: Service | None = None
+        self._exit = Exit.OK
+        self.on_listening: Callable[[str], Any] = lambda _: None  # told the address
+
+    @property
+    def client(self) -> EngineClient:
+        """The line to the engine process."""
+        return self._client
+
+    async def run(self) -> int:
+        """Raises CamshaftError if it cannot start."""
+        listener = bind(self._config)
+        self._install_signals()
+        begun_s = time.monotonic()
+        try:
+            ready = await self._load()
+            if ready is None:
+                return Exit.FAILED
+            address = _address(self._config, listener)
+            log.info(f"loaded in {time.monotonic() - begun_s:.1f} s", policy=ready.policy)
+            await self._serve(listener, address)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._client.close(1.0 if self._now.is_set() else 10.0)
+            listener.close()
+            if self._config.uds:
+                Path(self._config.uds).unlink(missing_ok=True)
+        return self._exit
+
+    async def _load(self) -> Ready | None:
+        """Engine and tokenizer at once; None if told to stop meanwhile."""
+        log.info(f"Camshaft server version {__version__}, serving model {self._names[0]}")
+        starting = asyncio.gather(
+            self._client.start(), asyncio.to_thread(self._parts.load_tokenizer), return_exceptions=False
+        )
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not starting.done():
+            starting.cancel()
+            return None
+        ready, tokenizer = starting.result()
+        _tell_capacity(ready)
+        self._service = await asyncio.to_thread(self._build_service, ready, tokenizer)
+        return ready
+
+    def _build_service(self, ready: Ready, tokenizer: Tokenizer) -> Service:
+        self._metrics.engine_ready(ready)
+        texts = TokenText(tokenizer)
+        longest = texts.longest_token_chars
+        limits = ModelLimits(
+            ready.max_model_len,
+            tokenizer.vocab_size,
+            None if longest is None else longest * ready.max_model_len,
+        )
+        template = read_chat_template(self._config.chat_template)
+        if template is None and getattr(tokenizer, "chat_template", "") is None:
+            log.warning(
+                "the model has no chat template: /v1/chat/completions answers 400 (see chat_template)"
+            )
+        return Service(
+            config=self._config,
+            client=self._client,
+            tokenizer=tokenizer,
+            texts=texts,
+            limits=limits,
+            defaults=sampling_defaults(self._config, self._parts.model_folder),
+            metrics=self._metrics,
+            model_names=self._names,
+            chat_template=template,
+        )
+
+    async def _serve(self, listener: socket.socket, address: str) -> None:
+        if self._service is None:
+            return
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                build_app(self._service),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                ssl_keyfile=self._config.ssl_keyfile,
+                ssl_certfile=self._config.ssl_certfile,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        self._client.on_death = self._on_death
+        if self._client.dead is not None:
+            self._on_death()
+        self._spawn(self._stop_when_told())
+        if self._config.log_stats_interval_s and not self._config.disable_log_stats:
+            self._spawn(self._log_stats(self._config.log_stats_interval_s))
+        gc.collect()
+        gc.freeze()
+        log.info(f"listening on {address}", pid=os.getpid(), engine_pid=self._client.pid)
+        self.on_listening(address)
+        await self._uvicorn.serve(sockets=[listener])
+
+    def _spawn(self, work: Any) -> None:
+        self._tasks.add(asyncio.ensure_future(work))
+
+    # the end
+
+    def _install_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: embedded, in tests
+                loop.add_signal_handler(number, self.stop)
+
+    def stop(self) -> None:
+        """Drains and ends; called again, ends at once."""
+        if self._stopping.is_set():
+            self._now.set()
+        self._stopping.set()
+
+    async def _stop_when_told(self) -> None:
+        await self._stopping.wait()
+        if self._service is None or self._uvicorn is None:
+            return
+        self._service.draining = True
+        if self._client.in_flight:
+            log.info("draining", in_flight=self._client.in_flight, timeout_s=self._config.drain_timeout_s)
+            await self._drained(self._config.drain_timeout_s)
+        if self._client.in_flight:
+            log.warning("cutting off requests", in_flight=self._client.in_flight)
+            self._exit = Exit.FAILED
+            self._client.cut_off("the server is shutting down")
+        self._uvicorn.should_exit = True
+
+    async def _drained(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while self._client.in_flight and not self._now.is_set() and time.monotonic() < deadline_s:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._now.wait(), 0.05)
+
+    def _on_death(self) -> None:
+        self._exit = Exit.FAILED
+        self._spawn(self._end_after_death())
+
+    async def _end_after_death(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), DEAD_GRACE_S)
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+    async def _log_stats(self, interval_s: float) -> None:
+        before: Totals | None = None
+        while True:
+            stats = self._client.stats
+            now_s = time.monotonic()
+            if stats is not None:
+                now = Totals.of(stats, now_s)
+                line = stats_line(before or Totals(now_s - interval_s, 0, 0, 0, 0, 0), now, stats, "CPU")
+                before = now
+                if line is not None:
+                    log.info(line)
+            await asyncio.sleep(interval_s)
+
+
+def bind(config: ServeConfig) -> socket.socket:
+    """The listening address, taken before anything is loaded. Raises ConfigError if it cannot be had."""
+    try:
+        if config.uds:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(config.uds)
+            return listener
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        return listener
+    except OSError as error:
+        where = config.uds or f"{config.host}:{config.port}"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from error
+
+
+def _address(config: ServeConfig, listener: socket.socket) -> str:
+    if config.uds:
+        return f"unix:{config.uds}"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}"
+
+
+def _tell_capacity(ready: Ready) -> None:
+    tokens = ready.num_blocks * ready.block_size
+    times = tokens / ready.max_model_len if ready.max_model_len else 0.0
+    log.info(
+        f"CPU KV cache size: {tokens:,} tokens, "
+        f"Maximum concurrency for {ready.max_model_len:,} tokens per request: {times:.2f}x"
+    )
+
+
+def read_chat_template(given: str | None) -> str | None:
+    """The template named or written in `chat_template`. Raises ConfigError."""
+    if given is None:
+        return None
+    if "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"chat_template {given!r}: neither a readable file nor a template: {error}"
+        ) from error
+
+
+def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
+    """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`)."""
+    found: Mapping[str, Any] = {}
+    if config.generation_config != "vllm":
+        where = folder if config.generation_config == "auto" else Path(config.generation_config)
+        found = _read_generation_config(where, required=config.generation_config != "auto")
+    merged = {**found, **config.override_generation_config}
+    return SamplingDefaults.from_generation_config(
+        merged, max_logprobs=config.max_logprobs, stream_interval=config.stream_interval
+    )
+
+
+def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str, Any]:
+    file = None if folder is None else folder / "generation_config.json"
+    if file is None or not (required or file.is_file()):
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: a JSON object is needed")
+    return found

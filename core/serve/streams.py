@@ -1,0 +1,118 @@
+"""Waiting for a generation without forgetting the client: disconnects and timeouts end it and free its blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..errors import CamshaftError
+from ..messages import Logprob
+from .faults import HttpFault, error_bytes, fault_of
+from .generation import Delta, Generation
+from .replies import DONE
+from .service import Service
+
+R = TypeVar("R")
+
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; nobody is left to answer."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """All of one sequence."""
+
+    index: int
+    text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+    text_offsets: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.text.append(delta.text)
+        self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
+        self.text_offsets += delta.text_offsets
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+async def collect(generation: Generation) -> list[Answer]:
+    """Every sequence's whole answer. Raises the request's error."""
+    answers = [Answer(sequence.index) for sequence in generation.sequences]
+    async for deltas in generation.deltas():
+        for delta in deltas:
+            answers[delta.index].add(delta)
+    return answers
+
+
+async def attended(
+    service: Service, generation: Generation, receive: Receive, work: Coroutine[Any, Any, R]
+) -> R:
+    """Runs `work`; a client that leaves, a timeout or any error aborts the generation.
+
+    Raises ClientGoneError, HttpFault 504, or what `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    timeout_s = service.config.request_timeout_s or None
+    try:
+        await asyncio.wait({task, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise ClientGoneError
+        raise HttpFault(504, f"the request took longer than {timeout_s:g} s (request_timeout_s)")
+    except BaseException:
+        service.client.abort(generation)
+        raise
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of server-sent events; an error midway becomes an event before `[DONE]`."""
+
+    def __init__(self, service: Service, generation: Generation, events: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self._service = service
+        self._generation = generation
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        try:
+            await attended(self._service, self._generation, receive, self._pump(send))
+        except CamshaftError as error:
+            await _chunk(send, b"data: " + error_bytes(fault_of(error)) + b"\n\n")
+        except (ClientGoneError, OSError):
+            return
+        await _chunk(send, DONE, last=True)
+
+    async def _pump(self, send: Send) -> None:
+        async for chunk in self._events:
+            await _chunk(send, chunk)
+
+
+async def _chunk(send: Send, body: bytes, last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": not last})

@@ -1,0 +1,26 @@
+"""Servers shared by the tests of a session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The engine process imports the fake engine by name; spawn hands it this path.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support import Running, running_server, write_tokenizer
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def server(model_folder: Path) -> Iterator[Running]:
+    # Paced, so that a stream is seen token by token.
+    with running_server(model_folder, {"step_s": 0.003}) as running:
+        yield running

@@ -1,0 +1,123 @@
+"""A tiny byte-level tokenizer, and servers around the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fake_engine import fake_factory
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from camshaft.core.config import ServeConfig
+from camshaft.core.serve.server import Parts, Server
+from camshaft.core.tokenizer import Tokenizer
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'evil' %}"
+    "{{ raise_exception('evil is no role') }}{% endif %}{{ message.content }}{% endfor %}"
+)
+TEXT = "the quick brown fox jumps over the lazy dog. Hello, world! Your answer: Yes\n" * 4
+
+
+def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> Path:
+    """A model folder with nothing but a tokenizer: 256 bytes, some merges, two special tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator([TEXT], trainer)
+    backend.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<|pad|>", special=True)])
+    backend.save(str(folder / "tokenizer.json"))
+    settings: dict[str, Any] = {"eos_token": "<|end|>"}
+    if template is not None:
+        settings["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@dataclass
+class Running:
+    """A server in a thread of this process, its engine in another process."""
+
+    server: Server
+    url: str
+    tokenizer: Tokenizer
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        with self.client as client:
+            return client.post(path, json=body, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        with self.client as client:
+            return client.get(path, **options)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.server.stop)
+
+
+@contextmanager
+def running_server(
+    folder: Path,
+    engine: dict[str, Any] | None = None,
+    on_exit: Callable[[int], None] | None = None,
+    **config: Any,
+) -> Iterator[Running]:
+    """Starts a server on a free port; stops it, and waits for it, at the end."""
+    tokenizer = Tokenizer(folder)
+    settings = ServeConfig(model="fake-model", port=0, log_level="warning", **config)
+    factory = fake_factory(eos=tokenizer.eos_token_ids[0], **(engine or {}))
+    started = threading.Event()
+    box: dict[str, Any] = {}
+
+    async def main() -> int:
+        server = Server(Parts(settings, factory, lambda: tokenizer))
+        server.on_listening = lambda address: (box.update(url=address), started.set())
+        box.update(server=server, loop=asyncio.get_running_loop())
+        return await server.run()
+
+    def run() -> None:
+        try:
+            box["exit"] = asyncio.run(main())
+        except BaseException as error:
+            box["error"] = error
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    started.wait(60)
+    if "error" in box:
+        raise box["error"]
+    running = Running(box["server"], box["url"], tokenizer, box["loop"])
+    try:
+        yield running
+    finally:
+        if thread.is_alive():
+            running.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+        if on_exit is not None:
+            on_exit(box["exit"])
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The JSON of each server-sent event; the stream must end with [DONE]."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
