@@ -1,0 +1,145 @@
+"""Readers: a file, a command line or standard input becomes configurations whose parts know their places."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
+from .commands import holds_server, read_commands
+from .files import read_settings
+from .manifests import ManifestReader, read_dockerfile
+from .nodes import Tree
+
+__all__ = [
+    "Configuration",
+    "Entry",
+    "EnvSetting",
+    "Source",
+    "UnreadableInput",
+    "Word",
+    "read_command",
+    "read_path",
+    "read_text",
+]
+
+MAX_BYTES = 4 * 2**20
+COMMAND_LINE = "command line"
+STANDARD_INPUT = "standard input"
+
+
+def read_command(text: str) -> list[Configuration]:
+    """The servers of one command line. Raises UnreadableInput when it starts none."""
+    found = read_commands(text, COMMAND_LINE, COMMAND_LINE)
+    if not found:
+        raise UnreadableInput(
+            "the command line starts no server this checker knows; expected one with `vllm serve`, "
+            "`python -m vllm.entrypoints.openai.api_server`, `engine serve`, or `docker run` of a vLLM image"
+        )
+    return [_with_settings_file(configuration, Path()) for configuration in found]
+
+
+def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
+    """The configurations in a file. Raises UnreadableInput when it cannot be read or holds none."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UnreadableInput(f"{path} is larger than {MAX_BYTES // 2**20} MiB; that is no configuration")
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UnreadableInput(f"{path} is not text in UTF-8") from None
+    return read_text(text, str(path), path.parent, engine)
+
+
+def read_text(
+    text: str, name: str, folder: Path | None = None, engine: str | None = None
+) -> list[Configuration]:
+    """The configurations in a text called `name`; its kind is found from the name and the content."""
+    if not text.strip():
+        raise UnreadableInput(f"{name} is empty")
+    source = Source(name, text)
+    base = os.path.basename(name).lower()
+    suffix = os.path.splitext(base)[1]
+    if base.startswith(("dockerfile", "containerfile")) or suffix == ".dockerfile":
+        found = read_dockerfile(source, name)
+    elif suffix in (".yaml", ".yml", ".json"):
+        found = _read_yaml(source, engine)
+    elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
+        found = read_commands(_service_lines(text) if suffix == ".service" else text, name, name)
+    else:
+        found = _read_either(source, engine)
+    if not found:
+        raise UnreadableInput(
+            f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
+            "no `engine serve`, no container with a vLLM image"
+        )
+    return [_with_settings_file(item, folder or Path()) for item in found]
+
+
+def _read_either(source: Source, engine: str | None) -> list[Configuration]:
+    """A text of unknown kind: a command if one is found outside YAML, else YAML."""
+    try:
+        tree = Tree(source)
+        structured = bool(tree.documents) and any(tree.items(node) for node in tree.documents)
+    except UnreadableInput:
+        structured = False
+    if structured:
+        return _read_yaml(source, engine)
+    return read_commands(source.text, source.name, source.name)
+
+
+def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
+    tree = Tree(source)
+    if not tree.documents:
+        raise UnreadableInput(f"{source.name} is empty")
+    manifest = ManifestReader(tree, source.name).read()
+    if manifest:
+        return manifest
+    if len(tree.documents) == 1:
+        settings = read_settings(tree, tree.documents[0], engine)
+        if settings is not None:
+            return [settings]
+        if isinstance(tree.value(tree.documents[0]), str) and holds_server(source.text):
+            return read_commands(source.text, source.name, source.name)
+    return []
+
+
+def _service_lines(text: str) -> str:
+    """A systemd unit with its keys blanked out, so that the commands and variables are shell text."""
+    lines = []
+    for line in text.split("\n"):
+        for key, shell in (("ExecStart=", " " * 10), ("Environment=", "export      ")):
+            if line.startswith(key):
+                line = shell + line[len(key) :]
+                break
+        else:
+            line = line if line.startswith((" ", "\t", "-")) else "#" + line[1:]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _with_settings_file(configuration: Configuration, folder: Path) -> Configuration:
+    """Read the file a command names with `--config FILE`; note it when it cannot be read."""
+    if configuration.engine != "vllm":
+        return configuration
+    words = configuration.words
+    for index, word in enumerate(words[:-1]):
+        if word.text != "--config":
+            continue
+        value = words[index + 1]
+        path = folder / value.text
+        try:
+            if value.opaque or path.stat().st_size > MAX_BYTES:
+                raise OSError
+            text = path.read_text(encoding="utf-8-sig")
+            tree = Tree(Source(str(path), text))
+            settings = read_settings(tree, tree.documents[0], "vllm") if tree.documents else None
+        except (OSError, UnicodeDecodeError):
+            configuration.unread = (*configuration.unread, value.text)
+            continue
+        if settings is None:
+            raise UnreadableInput(f"{path} holds no settings: expected `key: value` lines")
+        configuration.entries += settings.entries
+        configuration.duplicates += settings.duplicates
+    return configuration

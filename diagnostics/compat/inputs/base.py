@@ -1,0 +1,102 @@
+"""What every reader produces: a configuration whose every part knows where it was written."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ....core.errors import ConfigError
+from ..findings import Place
+
+EntryPoint = Literal["serve", "api_server"]
+
+
+class UnreadableInput(ConfigError):
+    """An input holds no configuration this checker understands; it is refused, never passed."""
+
+
+class Source:
+    """A named text, and the line and column of each of its characters."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self._starts = [0]
+        for offset, character in enumerate(text):
+            if character == "\n":
+                self._starts.append(offset + 1)
+
+    def place(self, offset: int) -> Place:
+        """The 1-based line and column of the character at `offset`."""
+        line = bisect.bisect_right(self._starts, offset)
+        return Place(self.name, line, offset - self._starts[line - 1] + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One argument of a command. `start:end` is its raw text in the source, quotes included.
+
+    `opaque` marks a word that holds a part nobody can know before it runs, such as `$LIMIT`.
+    """
+
+    text: str
+    place: Place
+    source: Source
+    start: int
+    end: int
+    opaque: bool = False
+    # Expanded from a variable, or an item of a YAML list: how `--fix` must write it back.
+    style: Literal["shell", "item", "expanded"] = "shell"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One top-level key of a `--config` YAML file, with its decoded value."""
+
+    key: str
+    value: Any
+    place: Place
+    source: Source
+    value_place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSetting:
+    """One environment variable the server would see; `value` is None where it cannot be known."""
+
+    name: str
+    value: str | None
+    place: Place
+
+
+@dataclass(slots=True)
+class Configuration:
+    """One server as configured: the words of its command, its YAML keys and its environment.
+
+    `chart` says that the entries are a Helm chart's settings, which its templates turn into flags.
+    """
+
+    label: str
+    source: Source
+    engine: str = "vllm"
+    entry_point: EntryPoint | None = None
+    words: list[Word] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    env: dict[str, EnvSetting] = field(default_factory=dict)
+    image: str | None = None
+    # Settings files the command names that could not be read: nothing is certain about them.
+    unread: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    # Keys of a settings file that stand there a second time.
+    duplicates: list[Entry] = field(default_factory=list)
+    chart: bool = False
+
+    @property
+    def start_place(self) -> Place:
+        """Where the configuration begins: the place of findings that have no better one."""
+        if self.words:
+            return self.words[0].place
+        if self.entries:
+            return self.entries[0].place
+        return Place(self.source.name, 1, 1)

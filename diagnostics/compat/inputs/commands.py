@@ -1,0 +1,259 @@
+"""Finds the servers that a shell text starts: `vllm serve`, the API server module, container images, `engine serve`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .base import Configuration, EntryPoint, EnvSetting, Source, Word
+from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, lex
+
+API_SERVER = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
+API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
+IMAGE = re.compile(r"(?:^|/)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
+CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
+# Options of `docker run` that take no value; every other option takes one.
+RUN_SWITCHES = frozenset(
+    [
+        "-d",
+        "--detach",
+        "-i",
+        "--interactive",
+        "-t",
+        "--tty",
+        "-it",
+        "-ti",
+        "-dit",
+        "-itd",
+        "--rm",
+        "--init",
+        "--privileged",
+        "-P",
+        "--publish-all",
+        "--read-only",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--sig-proxy",
+        "-q",
+        "--quiet",
+        "--replace",
+        "--nv",
+        "--rocm",
+    ]
+)
+
+
+def basename(text: str) -> str:
+    """The last part of a path."""
+    return text.rsplit("/", 1)[-1]
+
+
+def is_image(text: str) -> bool:
+    """Whether a container image's name says that it holds vLLM's server."""
+    return bool(IMAGE.search(text)) and not text.startswith("-")
+
+
+def find_entry(words: Sequence[Word]) -> tuple[int, str, EntryPoint] | None:
+    """(index of the first argument, engine, entry point) of the server that these words start."""
+    for index, word in enumerate(words):
+        following = words[index + 1].text if index + 1 < len(words) else ""
+        name = basename(word.text)
+        if name in ("vllm", "vllm.exe") and following == "serve":
+            return index + 2, "vllm", "serve"
+        if word.text == "vllm.entrypoints.cli.main" and following == "serve":
+            return index + 2, "vllm", "serve"
+        if (name == "engine" or word.text in ("camshaft", "camshaft.cli.main")) and following == "serve":
+            return index + 2, "camshaft", "serve"
+        if API_SERVER.fullmatch(word.text) or API_SERVER_FILE.search(word.text):
+            return index + 1, "vllm", "api_server"
+    return None
+
+
+def _find_container(words: Sequence[Word]) -> tuple[int, list[EnvSetting], str] | None:
+    """(index of the first argument after the image, environment, image) of a `docker run`."""
+    runner = next((i for i, w in enumerate(words) if basename(w.text) in CONTAINER_RUNNERS), None)
+    if runner is None:
+        return None
+    run = next((i for i in range(runner + 1, len(words)) if words[i].text in ("run", "create", "exec")), None)
+    if run is None:
+        return None
+    env: list[EnvSetting] = []
+    index = run + 1
+    while index < len(words):
+        word = words[index]
+        if not word.text.startswith("-"):
+            if is_image(word.text):
+                return index + 1, env, word.text
+            if not word.opaque:  # some other image: only an explicit server command counts
+                return None
+            index += 1
+            continue
+        name, equals, value = word.text.partition("=")
+        takes_value = not equals and name not in RUN_SWITCHES and index + 1 < len(words)
+        given = value if equals else (words[index + 1].text if takes_value else "")
+        if name in ("-e", "--env") and "=" in given:
+            key, _, text = given.partition("=")
+            env.append(EnvSetting(key, text, words[index + takes_value].place))
+        index += 2 if takes_value else 1
+    return None
+
+
+def docker_env(words: Sequence[Word]) -> list[EnvSetting]:
+    """Every `-e NAME=value` among the words in front of a server's command."""
+    found = []
+    for index, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        given = value if equals else (words[index + 1].text if index + 1 < len(words) else "")
+        if name in ("-e", "--env") and "=" in given:
+            key, _, text = given.partition("=")
+            found.append(EnvSetting(key, text, word.place))
+    return found
+
+
+class CommandReader:
+    """Collects the servers of one shell text."""
+
+    def __init__(self, source: Source, label: str, env: Sequence[EnvSetting] = ()) -> None:
+        self.source = source
+        self.label = label
+        self.shell = Shell(source)
+        for setting in env:
+            self.shell.exported[setting.name] = setting
+            if setting.value is not None:
+                self.shell.variables[setting.name] = [(c, 0) for c in setting.value]
+        self.found: list[Configuration] = []
+
+    def read(self, chars: list[Char], depth: int = 0) -> list[Configuration]:
+        """The servers these characters start, in order; nested `sh -c "..."` texts included."""
+        for command in lex(chars):
+            self._command(command, depth)
+        return self.found
+
+    def _command(self, command: list[RawWord], depth: int) -> None:
+        env: dict[str, EnvSetting] = dict(self.shell.exported)
+        index = 0
+        while index < len(command) and ASSIGNMENT.match(command[index].literal):
+            setting = self.shell.setting(command[index])
+            if setting is not None:
+                env[setting.name] = setting
+            index += 1
+        if index == len(command):
+            for word in command:
+                self.shell.assign(word, export=False)
+            return
+        head = command[index].literal
+        if head in ("export", "declare", "local", "readonly", "typeset", "set"):
+            self._builtin(head, command[index + 1 :])
+            return
+        words = [word for raw in command[index:] for word in self.shell.expand(raw)]
+        self._words(words, env, depth)
+
+    def _builtin(self, head: str, rest: list[RawWord]) -> None:
+        flags = [word.literal for word in rest if word.literal.startswith("-")]
+        if head == "set":
+            self.shell.export_all = self.shell.export_all or any("a" in flag for flag in flags)
+            return
+        exports = head == "export" or any("x" in flag for flag in flags)
+        for word in rest:
+            if ASSIGNMENT.match(word.literal):
+                self.shell.assign(word, export=exports)
+            elif exports and not word.literal.startswith("-"):
+                self.shell.export(word.literal, word.start)
+
+    def _words(self, words: list[Word], env: dict[str, EnvSetting], depth: int) -> None:
+        entry = find_entry(words)
+        if entry is not None:
+            begin, engine, point = entry
+            for setting in [*env_words(words[:begin]), *docker_env(words[:begin])]:
+                env[setting.name] = setting
+            image = next((w.text for w in words[:begin] if is_image(w.text) and ":" in w.text), None)
+            self._add(words[begin:], env, engine, point, image)
+            return
+        container = _find_container(words)
+        if container is not None:
+            begin, settings, image = container
+            env.update({setting.name: setting for setting in settings})
+            nested = begin < len(words) and "vllm serve" in words[begin].text
+            if not nested:
+                self._add(words[begin:], env, "vllm", None, image)
+                return
+        for word in words:
+            if depth < 3 and holds_server(word.text):
+                inner = CommandReader(self.source, self.label, list(env.values()))
+                inner.shell.variables |= self.shell.variables
+                self.found += inner.read(word_characters(word), depth + 1)
+
+    def _add(
+        self,
+        words: list[Word],
+        env: dict[str, EnvSetting],
+        engine: str,
+        point: EntryPoint | None,
+        image: str | None,
+    ) -> None:
+        self.found.append(
+            Configuration(
+                self.label,
+                self.source,
+                engine=engine,
+                entry_point=point,
+                words=words,
+                env=dict(env),
+                image=image,
+            )
+        )
+
+
+def env_words(words: Sequence[Word]) -> list[EnvSetting]:
+    """`NAME=value` words in front of a server's command (`env A=b vllm serve`)."""
+    found = []
+    for word in words:
+        match = ASSIGNMENT.match(word.text)
+        if match and not match.group(1):
+            found.append(EnvSetting(match.group()[:-1], word.text[match.end() :], word.place))
+    return found
+
+
+def holds_server(text: str) -> bool:
+    """Whether a word's text is itself a command that starts a server (`sh -c "vllm serve ..."`)."""
+    return bool(re.search(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b", text)) and " " in text
+
+
+def word_characters(word: Word) -> list[Char]:
+    """The word's characters, each with its offset in the source where the text stands there verbatim."""
+    return align(word.text, word.source.text, word.start, word.end)
+
+
+def align(text: str, source: str, start: int, end: int) -> list[Char]:
+    """Each character of a decoded text with its offset between `start` and `end` of the source.
+
+    Folding, indentation and quotes of YAML or shell are stepped over; where the texts part ways, the
+    last known offset stands.
+    """
+    chars: list[Char] = []
+    at = start
+    for char in text:
+        probe = at
+        if char.isspace():
+            if probe < end and source[probe].isspace():
+                at = probe
+        else:
+            while probe < end and source[probe] != char:
+                probe += 1
+            if probe < end:
+                at = probe
+        chars.append((char, at))
+        at = min(at + 1, end)
+    return chars
+
+
+def read_commands(text: str, name: str, label: str) -> list[Configuration]:
+    """The servers that a command line or a shell script starts; bare `--flag value` words count as one."""
+    source = Source(name, text)
+    reader = CommandReader(source, label)
+    found = reader.read(characters(text))
+    if not found and re.match(r"\s*-{1,2}\w", text):
+        for command in lex(characters(text))[:1]:
+            words = [word for raw in command for word in reader.shell.expand(raw)]
+            found.append(Configuration(label, source, words=words))
+    return found

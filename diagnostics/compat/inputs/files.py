@@ -1,0 +1,31 @@
+"""Settings files: vLLM's flat `--config` YAML, and this engine's own."""
+
+from __future__ import annotations
+
+import yaml
+
+from .base import Configuration, Entry
+from .nodes import Tree
+
+# Top-level keys of manifests and workflows, which are no server's settings.
+FOREIGN_KEYS = frozenset(
+    {"apiVersion", "kind", "services", "jobs", "repos", "steps", "stages", "dependencies", "plugins"}
+)
+
+
+def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configuration | None:
+    """The configuration of a mapping of settings; None when the document is something else."""
+    items = tree.items(node)
+    if not items or any(key in FOREIGN_KEYS for key, _, _ in items):
+        return None
+    engine = engine or "vllm"
+    configuration = Configuration(tree.source.name, tree.source, engine=engine)
+    seen: dict[str, Entry] = {}
+    for key, key_node, value in items:
+        entry = Entry(str(key), tree.value(value), tree.place(key_node), tree.source, tree.place(value))
+        name = entry.key.replace("_", "-")
+        if name in seen:
+            configuration.duplicates.append(entry)
+        seen[name] = entry
+        configuration.entries.append(entry)
+    return configuration

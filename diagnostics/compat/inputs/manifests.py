@@ -1,0 +1,242 @@
+"""Servers inside Kubernetes manifests, Helm values and compose files."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
+from .commands import CommandReader, align, find_entry, holds_server, is_image
+from .nodes import Tree
+from .shell import characters, lex
+
+COMMAND_KEYS = ("entrypoint", "command", "args", "extraArgs", "vllmArgs", "additionalArgs", "extra_args")
+ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
+# Keys under which charts keep engine settings, written as `maxModelLen` for `--max-model-len`.
+SETTINGS_KEYS = ("vllmConfig", "engineArgs", "vllmEngineArgs")
+SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken"})
+VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+
+
+class ManifestReader:
+    """Collects the servers of one YAML tree."""
+
+    def __init__(self, tree: Tree, label: str) -> None:
+        self.tree = tree
+        self.label = label
+        self.found: list[tuple[str, Configuration]] = []
+
+    def read(self) -> list[Configuration]:
+        """Every server found, labelled with its container's name when there are several."""
+        for document in self.tree.documents:
+            for mapping, name in self.tree.mappings(document):
+                self._mapping(mapping, name)
+        if len(self.found) > 1:
+            counts: dict[str, int] = {}
+            for name, configuration in self.found:
+                counts[name] = counts.get(name, 0) + 1
+                suffix = name if counts[name] == 1 else f"{name}-{counts[name]}"
+                configuration.label = f"{self.label}#{suffix or counts[name]}"
+        return [configuration for _, configuration in self.found]
+
+    def _mapping(self, mapping: yaml.MappingNode, under: str) -> None:
+        nodes = {key: value for key, _, value in self.tree.items(mapping) if isinstance(key, str)}
+        name_node = nodes.get("name")
+        name = name_node.value if isinstance(name_node, yaml.ScalarNode) else under
+        env = self._environment(nodes)
+        image = self._image(nodes)
+        settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
+        configuration = self._from_command(nodes, env, image)
+        if configuration is None and isinstance(settings, yaml.MappingNode):
+            configuration = Configuration(self.label, self.tree.source, env=env, image=image)
+        if configuration is None:
+            return
+        if isinstance(settings, yaml.MappingNode):
+            configuration.entries = self._settings(settings)
+            configuration.chart = True
+            extra = self.tree.get(settings, "extraArgs")
+            if extra is not None:
+                configuration.words += self._words(extra)
+            model = nodes.get("modelURL")
+            if isinstance(model, yaml.ScalarNode) and not configuration.words:
+                configuration.entry_point = "serve"
+        self.found.append((name, configuration))
+
+    def _image(self, nodes: dict[str, yaml.Node]) -> str | None:
+        image = nodes.get("image")
+        if isinstance(image, yaml.ScalarNode) and isinstance(image.value, str):
+            return image.value
+        if isinstance(image, yaml.MappingNode):
+            repository, tag = self.tree.get(image, "repository"), self.tree.get(image, "tag")
+            if isinstance(repository, yaml.ScalarNode):
+                return repository.value + (f":{tag.value}" if isinstance(tag, yaml.ScalarNode) else "")
+        repository, tag = nodes.get("repository"), nodes.get("tag")
+        if isinstance(repository, yaml.ScalarNode) and isinstance(tag, yaml.ScalarNode):
+            return f"{repository.value}:{tag.value}"
+        return None
+
+    def _environment(self, nodes: dict[str, yaml.Node]) -> dict[str, EnvSetting]:
+        env: dict[str, EnvSetting] = {}
+        for key in ENV_KEYS:
+            node = nodes.get(key)
+            if isinstance(node, yaml.MappingNode):
+                for name, key_node, value in self.tree.items(node):
+                    env[str(name)] = EnvSetting(str(name), _text(value), self.tree.place(key_node))
+            elif isinstance(node, yaml.SequenceNode):
+                for item in node.value:
+                    setting = self._env_item(item)
+                    if setting is not None:
+                        env[setting.name] = setting
+        return env
+
+    def _env_item(self, item: yaml.Node) -> EnvSetting | None:
+        if isinstance(item, yaml.ScalarNode) and "=" in item.value:
+            name, _, value = item.value.partition("=")
+            return EnvSetting(name, value, self.tree.place(item))
+        name_node = self.tree.get(item, "name")
+        if not isinstance(name_node, yaml.ScalarNode):
+            return None
+        value_node = self.tree.get(item, "value")
+        return EnvSetting(name_node.value, _text(value_node), self.tree.place(name_node))
+
+    def _from_command(
+        self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None
+    ) -> Configuration | None:
+        words: list[Word] = []
+        for key in COMMAND_KEYS:
+            if key in nodes and isinstance(nodes[key], (yaml.ScalarNode, yaml.SequenceNode)):
+                words += self._words(nodes[key], env)
+        entry = find_entry(words)
+        if entry is not None:
+            begin, engine, point = entry
+            return self._configuration(words[begin:], env, image, engine, point)
+        nested = next((word for word in words if holds_server(word.text)), None)
+        if nested is not None:
+            reader = CommandReader(self.tree.source, self.label, list(env.values()))
+            found = reader.read(align(nested.text, self.tree.source.text, nested.start, nested.end))
+            if found:
+                found[0].image = image
+                return found[0]
+        if image and is_image(image) and any(word.text.startswith("-") for word in words):
+            begin = 1 if words[0].text == "serve" else 0
+            return self._configuration(words[begin:], env, image, "vllm", "serve" if begin else None)
+        return None
+
+    def _configuration(
+        self,
+        words: list[Word],
+        env: dict[str, EnvSetting],
+        image: str | None,
+        engine: str,
+        point: EntryPoint | None,
+    ) -> Configuration:
+        return Configuration(
+            self.label, self.tree.source, engine=engine, entry_point=point, words=words, env=env, image=image
+        )
+
+    def _words(self, node: yaml.Node, env: dict[str, EnvSetting] | None = None) -> list[Word]:
+        """The words of a list (one each) or of a string (split as a shell splits it)."""
+        if isinstance(node, yaml.SequenceNode):
+            items = [child for child in node.value if isinstance(child, yaml.ScalarNode)]
+            return [self._item(child, env or {}) for child in items]
+        if not isinstance(node, yaml.ScalarNode):
+            return []
+        start, end = self.tree.start(node), self.tree.end(node)
+        reader = CommandReader(self.tree.source, self.label, list((env or {}).values()))
+        text = align(node.value, self.tree.source.text, start, end)
+        if "\n" in node.value.strip() and holds_server(node.value):
+            return [Word(node.value, self.tree.place(node), self.tree.source, start, end, False, "item")]
+        return [word for command in lex(text) for raw in command for word in reader.shell.expand(raw)]
+
+    def _item(self, node: yaml.ScalarNode, env: dict[str, EnvSetting]) -> Word:
+        text, opaque = node.value, False
+
+        def known(match: re.Match[str]) -> str:
+            nonlocal opaque
+            setting = env.get(next(group for group in match.group(1, 2, 4) if group) or "")
+            if setting is not None and setting.value is not None:
+                return setting.value
+            if match.group(3) is not None:
+                return match.group(3)
+            opaque = True
+            return match.group()
+
+        if "$" in text and not holds_server(text):
+            text = VARIABLE.sub(known, text)
+        if "{{" in text:  # a template that only Helm can fill in
+            opaque = True
+        start, end = self.tree.start(node), self.tree.end(node)
+        return Word(text, self.tree.place(node), self.tree.source, start, end, opaque, "item")
+
+    def _settings(self, mapping: yaml.MappingNode) -> list[Entry]:
+        entries = []
+        for key, key_node, value in self.tree.items(mapping):
+            if str(key) in SETTINGS_NOT_FLAGS:
+                continue
+            entries.append(
+                Entry(
+                    kebab(str(key)),
+                    self.tree.value(value),
+                    self.tree.place(key_node),
+                    self.tree.source,
+                    self.tree.place(value),
+                )
+            )
+        return entries
+
+
+def kebab(text: str) -> str:
+    """`maxModelLen` and `max_model_len` as `max-model-len`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text).lower().replace("_", "-")
+
+
+def _text(node: yaml.Node | None) -> str | None:
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    return None if "{{" in node.value else str(node.value)
+
+
+def read_dockerfile(source: Source, label: str) -> list[Configuration]:
+    """The server that a Dockerfile's ENTRYPOINT and CMD start, with its ENV lines."""
+    reader = CommandReader(source, label)
+    env: dict[str, EnvSetting] = {}
+    parts: dict[str, list[Word]] = {}
+    image = None
+    for match in re.finditer(
+        r"^[ \t]*(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:.*\\\r?\n)*.*)$", source.text, re.M | re.I
+    ):
+        kind, body, at = match.group(1).upper(), match.group(2), match.start(2)
+        words = [
+            w for c in lex(characters(_json_list(body), at)) for raw in c for w in reader.shell.expand(raw)
+        ]
+        if kind == "FROM" and words:
+            image = words[0].text
+        elif kind == "ENV":
+            pairs = [w for w in words if "=" in w.text]
+            for word in pairs:
+                name, _, value = word.text.partition("=")
+                env[name] = EnvSetting(name, value, word.place)
+            if not pairs and len(words) > 1:
+                env[words[0].text] = EnvSetting(words[0].text, words[1].text, words[0].place)
+        else:
+            parts[kind] = words
+    words = parts.get("ENTRYPOINT", []) + parts.get("CMD", [])
+    entry = find_entry(words)
+    if entry is not None:
+        begin, engine, point = entry
+        return [Configuration(label, source, engine, point, words[begin:], env=env, image=image)]
+    if image and is_image(image) and words:
+        return [Configuration(label, source, words=words, env=env, image=image)]
+    return []
+
+
+def _json_list(body: str) -> str:
+    """`["vllm", "serve"]` as shell words of the same length, so that offsets stay true."""
+    stripped = body.strip()
+    if not (stripped.startswith("[") and stripped.endswith("]")):
+        return body
+    text = body.replace("[", " ", 1)
+    last = text.rindex("]")
+    text = text[:last] + " " + text[last + 1 :]
+    return re.sub(r'"(\s*),', r'"\1 ', text)

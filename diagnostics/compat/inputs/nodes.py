@@ -1,0 +1,109 @@
+"""YAML with places: a thin layer over PyYAML's nodes, which know where they stand, and its fast C parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from ..findings import Place
+from .base import Source, UnreadableInput
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_DEPTH = 60
+
+
+class Tree:
+    """The documents of one YAML text."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        # The C parser counts characters after a byte order mark.
+        self._base = 1 if source.text.startswith("\ufeff") else 0
+        self._loader = Loader(source.text[self._base :])
+        self.documents: list[yaml.Node] = []
+        try:
+            while self._loader.check_node():
+                node = self._loader.get_node()
+                if node is not None:
+                    self.documents.append(node)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise UnreadableInput(f"{source.name} is not valid YAML: {_one_line(error)}") from None
+
+    def value(self, node: yaml.Node, depth: int = 0) -> Any:
+        """The node as plain Python data, read as `yaml.safe_load` reads it (`yes` and `on` are true)."""
+        if depth > MAX_DEPTH:
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, depth + 1) for child in node.value]
+        return {_key(key): self.value(child, depth + 1) for key, _, child in self.items(node)}
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return self._loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, TypeError):
+            return node.value
+
+    def items(self, node: yaml.Node) -> list[tuple[Any, yaml.Node, yaml.Node]]:
+        """(key, key node, value node) of a mapping, merge keys (`<<`) resolved; empty for other nodes."""
+        if not isinstance(node, yaml.MappingNode):
+            return []
+        merged: list[tuple[Any, yaml.Node, yaml.Node]] = []
+        own: list[tuple[Any, yaml.Node, yaml.Node]] = []
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag == "tag:yaml.org,2002:merge":
+                parents = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                for parent in parents:
+                    if parent is not node and isinstance(parent, yaml.MappingNode):
+                        merged += [
+                            (self._scalar(k), k, v) for k, v in parent.value if isinstance(k, yaml.ScalarNode)
+                        ]
+            elif isinstance(key, yaml.ScalarNode):
+                own.append((self._scalar(key), key, value))
+        names = {_key(key) for key, _, _ in own}
+        return [item for item in merged if _key(item[0]) not in names] + own
+
+    def get(self, node: yaml.Node, key: str) -> yaml.Node | None:
+        """The value node under `key` of a mapping, or None."""
+        return next((value for name, _, value in reversed(self.items(node)) if name == key), None)
+
+    def place(self, node: yaml.Node) -> Place:
+        """Where a node begins."""
+        return self.source.place(self.start(node))
+
+    def start(self, node: yaml.Node) -> int:
+        """Offset of a node's first character in the source."""
+        return self._base + node.start_mark.index
+
+    def end(self, node: yaml.Node) -> int:
+        """Offset after a node's last character in the source."""
+        return self._base + node.end_mark.index
+
+    def mappings(self, node: yaml.Node) -> Iterator[tuple[yaml.MappingNode, str]]:
+        """Every mapping below a node (itself first), with the key or name it stands under."""
+        seen: set[int] = set()
+        stack: list[tuple[yaml.Node, str, int]] = [(node, "", 0)]
+        while stack:
+            current, name, depth = stack.pop()
+            if id(current) in seen or depth > MAX_DEPTH:
+                continue
+            seen.add(id(current))
+            if isinstance(current, yaml.MappingNode):
+                yield current, name
+                children = [(v, str(k), depth + 1) for k, _, v in self.items(current)]
+            elif isinstance(current, yaml.SequenceNode):
+                children = [(child, name, depth + 1) for child in current.value]
+            else:
+                continue
+            stack.extend(reversed(children))
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, (str, int, float, bool, type(None))) else str(key)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
