@@ -39,11 +39,8 @@ class Emitter:
             self._iteration_tokens.append(last.prefill_tokens + last.decode_tokens)
             self._step_ms.append(last.duration_ms)
         self._generation_tokens += len(update.plain_rows) + sum(len(news.tokens) for news in update.news)
-        for request, tokens, row in update.news:
-            outputs.append(
-                _output(request, tokens, result.logprobs.get(row), result.prompt_logprobs.get(row))
-            )
-        told = {request.handle for request, _, _ in update.news}
+        outputs.extend(_output(news, result) for news in update.news)
+        told = {news.request.handle for news in update.news}
         for row, positions in result.prompt_logprobs.items():
             request = owners.get(row)
             if request is not None and request.handle not in told:
