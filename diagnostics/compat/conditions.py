@@ -86,6 +86,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "basename": lambda v: _as_text(v).rstrip("/").rsplit("/", 1)[-1],
     "ceil_div": lambda a, b: -(-a // b) if _is_number(a) and _is_number(b) and b else None,
     "contains": lambda text, part: _as_text(part) in _as_text(text),
+    "containsany": lambda text, parts: any(_as_text(part) in _as_text(text) for part in _listed(parts)),
     "count": _length,
     "distinct": _distinct,
     "endswith": lambda text, part: _as_text(text).endswith(_as_text(part)),

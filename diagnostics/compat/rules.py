@@ -175,8 +175,9 @@ def load(engine: str) -> RuleSet:
 class Scope:
     """Resolves the names in conditions for one configuration at one release.
 
-    ``given.x`` is what the user gave or null; ``env.X``, ``model.x`` and ``device.x`` are facts; a term of the
-    rule set is computed; anything else is a flag's effective value (``speculative_config.method`` reads JSON).
+    ``given.x`` is what the user gave or null; ``env.X``, ``model.x`` and ``device.x`` are facts, and ``backend.x``
+    one of the attention backend in use, which only a person can tell; a term of the rule set is computed; anything
+    else is a flag's effective value (``speculative_config.method`` reads JSON).
     """
 
     def __init__(self, rule_set: RuleSet, version: object, facts: Facts) -> None:
@@ -203,6 +204,8 @@ class Scope:
             return self._model.get(rest, conditions.unknown(name))
         if space == "device":
             return self._device(rest)
+        if space == "backend":
+            return self._model.get(name, conditions.unknown(name))
         if name == "usage":
             return self._facts.usage
         if name in self._terms:
