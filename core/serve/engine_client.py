@@ -112,7 +112,8 @@ class EngineClient:
         if self._process.is_alive() and self.dead is None:
             self._send(Abort(list(self._by_handle)))
             self._send(Drain())
-        await asyncio.to_thread(self._process.join, timeout_s if self.ready else 1.0)
+        patient = self.ready is not None and self.dead is None
+        await asyncio.to_thread(self._process.join, timeout_s if patient else 1.0)
         if self._process.is_alive():
             log.warning("engine process did not end; killing it", pid=self._process.pid)
             self._process.kill()

@@ -144,7 +144,7 @@ class EngineLoop:
         if query.what == "stats":
             stats = self._engine.stats()
             self._send(Outputs([], stats=stats, received=self._received))  # its lists are given only once
-            return msgspec.to_builtins(stats)
+            return msgspec.structs.asdict(stats)
         try:
             return self._engine.query(query.what, query.argument)
         except CamshaftError as error:

@@ -24,3 +24,10 @@ def server(model_folder: Path) -> Iterator[Running]:
     # Paced, so that a stream is seen token by token.
     with running_server(model_folder, {"step_s": 0.003}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def refusing(model_folder: Path) -> Iterator[Running]:
+    """Its engine refuses prompts that start with token 7."""
+    with running_server(model_folder, {"refuse_token": 7}) as running:
+        yield running

@@ -1,0 +1,128 @@
+"""Tokens to text, one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import write_tokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from camshaft.core.serve.detokenize import (
+    REPLACEMENT,
+    ByteDetokenizer,
+    Detokenizer,
+    TokenText,
+    WindowDetokenizer,
+    token_bytes,
+)
+from camshaft.core.tokenizer import Tokenizer
+
+SAMPLES = ["naïve café", "日本語のテキスト", "🚀👩‍👩‍👧 flags 🇸🇰", "plain", "混ぜ mix 🎉!", "\n\t tabs"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def both(tokenizer: Tokenizer, skip: bool = True) -> list[Detokenizer]:
+    tables = token_bytes(tokenizer.backend)
+    assert tables is not None
+    return [ByteDetokenizer(tables[1 if skip else 0]), WindowDetokenizer(tokenizer, [], skip)]
+
+
+@pytest.mark.parametrize("text", SAMPLES)
+def test_pieces_are_whole_characters_and_add_up(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    for detokenizer in both(tokenizer):
+        pieces = [detokenizer.push(token) for token in ids]
+        assert not any(REPLACEMENT in piece for piece in pieces)
+        assert "".join(pieces) + detokenizer.finish() == text
+
+
+@given(st.text(max_size=30))
+@settings(max_examples=150, derandomize=True, deadline=None)
+def test_any_text_survives(text: str) -> None:
+    tokenizer = _bytes_only()
+    text = text.encode("utf-8", "ignore").decode()
+    for detokenizer in both(tokenizer):  # type: ignore[arg-type]
+        ids = tokenizer.backend.encode(text).ids
+        got = "".join(detokenizer.push(token) for token in ids) + detokenizer.finish()
+        assert got == text
+
+
+@given(st.lists(st.integers(0, 255), max_size=24))
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_any_bytes_agree_with_the_whole_decode(ids: list[int]) -> None:
+    """Up to an unfinished character at the end, which is dropped."""
+    tokenizer = _bytes_only()
+    tables = token_bytes(tokenizer.backend)
+    assert tables is not None
+    detokenizer = ByteDetokenizer(tables[0])
+    got = "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+    whole = tokenizer.decode(ids, skip_special_tokens=False)
+    assert whole.startswith(got)
+    assert set(whole[len(got) :]) <= {REPLACEMENT}
+
+
+@pytest.mark.parametrize("text", ["🚀", "é", "日"])
+def test_half_a_character_at_the_end_is_dropped(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode("ok" + text)[:-1]
+    for detokenizer in both(tokenizer):
+        got = "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+        assert got == "ok"
+
+
+def test_special_tokens_are_shown_only_if_wanted(tokenizer: Tokenizer) -> None:
+    ids = [*tokenizer.encode("hi"), tokenizer.eos_token_ids[0]]
+    for skip, expected in ((True, "hi"), (False, "hi<|end|>")):
+        for detokenizer in both(tokenizer, skip):
+            assert "".join(map(detokenizer.push, ids)) + detokenizer.finish() == expected
+
+
+def test_spaces_of_a_metaspace_vocabulary(tmp_path: Path) -> None:
+    """Such a decoder strips the first space, so a continuation must know what came before."""
+    vocab = {"▁Hello": 0, "▁world": 1, "!": 2, "▁again": 3, "<unk>": 4}
+    backend = Backend(models.WordLevel(vocab, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+
+    class Wrapped:
+        def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+            return backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    assert token_bytes(backend) is None
+    detokenizer = WindowDetokenizer(Wrapped(), [0], True)  # type: ignore[arg-type]
+    assert [detokenizer.push(token) for token in (1, 2, 3)] == [" world", "!", " again"]
+
+
+def test_token_text_knows_bytes(tokenizer: Tokenizer) -> None:
+    texts = TokenText(tokenizer)
+    ids = tokenizer.encode("🚀")
+    assert b"".join(map(texts.bytes_of, ids)) == "🚀".encode()
+    assert texts.text_of(tokenizer.eos_token_ids[0]) == "<|end|>"
+    assert texts.bytes_of(10**6) == b""
+
+
+class _BytesOnly:
+    """256 tokens, one for each byte."""
+
+    def __init__(self) -> None:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        self.backend = Backend(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+        self.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.backend.decoder = decoders.ByteLevel()
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+_SHARED = _BytesOnly()
+
+
+def _bytes_only() -> _BytesOnly:
+    return _SHARED

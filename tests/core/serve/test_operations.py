@@ -1,0 +1,159 @@
+"""What operators use: models, tokens, health, keys, limits, metrics, explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support import Running, running_server
+
+from camshaft import __version__
+
+COMPLETIONS = "/v1/completions"
+
+
+def test_models(server: Running) -> None:
+    cards = server.get("/v1/models").json()["data"]
+    assert [(card["id"], card["object"], card["max_model_len"]) for card in cards] == [
+        ("fake-model", "model", 256)
+    ]
+    assert server.get("/v1/models/fake-model").json()["id"] == "fake-model"
+
+
+def test_version_and_health(server: Running) -> None:
+    assert server.get("/version").json() == {"version": __version__}
+    assert server.get("/health").status_code == server.get("/ping").status_code == 200
+
+
+def test_tokenize_and_back(server: Running) -> None:
+    ids = server.tokenizer.encode("Hello, 🚀")
+    reply = server.post("/tokenize", {"prompt": "Hello, 🚀", "return_token_strs": True}).json()
+    assert (reply["tokens"], reply["count"], reply["max_model_len"]) == (ids, len(ids), 256)
+    assert len(reply["token_strs"]) == len(ids)
+    assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": "Hello, 🚀"}
+    chat = {"messages": [{"role": "user", "content": "Hello, 🚀"}]}
+    assert server.post("/tokenize", chat).json()["tokens"] == ids
+    assert server.post("/tokenize", {}).status_code == 400
+    assert server.post("/detokenize", {"tokens": [10**6]}).status_code == 400
+
+
+def test_request_id_is_honoured(server: Running) -> None:
+    headers = {"x-request-id": "my-trace.1"}
+    reply = server.post(COMPLETIONS, {"prompt": "x"}, headers=headers)
+    assert reply.headers["x-request-id"] == "my-trace.1"
+    assert reply.json()["id"] == "cmpl-my-trace.1"
+    forged = server.post(COMPLETIONS, {"prompt": "x"}, headers={"x-request-id": "a b"})
+    assert forged.headers["x-request-id"] != "a b"
+
+
+@pytest.mark.parametrize("asked", ["cmpl-why", "why"])
+def test_explain(server: Running, asked: str) -> None:
+    server.post(COMPLETIONS, {"prompt": "abc", "temperature": 0, "n": 2}, headers={"x-request-id": "why"})
+    told = server.get(f"/debug/explain/{asked}").json()
+    assert set(told["sequences"]) == {"cmpl-why-0", "cmpl-why-1"}
+    assert len(told["sequences"]["cmpl-why-0"]["token_steps"]) > 1
+    assert server.get("/debug/explain/nobody").status_code == 404
+
+
+def test_openapi_describes_the_bodies(server: Running) -> None:
+    document = server.get("/openapi.json").json()
+    fields = document["components"]["schemas"]["CompletionRequest"]["properties"]
+    assert {"prompt", "top_k", "cache_salt"} <= set(fields)
+    body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatRequest"}
+
+
+def test_cors_is_off(server: Running) -> None:
+    reply = server.get("/health", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def unannounced() -> Iterator[bytes]:
+    """A body without a Content-Length."""
+    yield b'{"prompt": "'
+    for _ in range(64):
+        yield b"x" * 1024
+    yield b'"}'
+
+
+def test_keys_limits_and_cors(model_folder: Path) -> None:
+    with running_server(
+        model_folder,
+        api_key=("one", "two"),
+        served_model_name=("big", "small"),
+        allowed_origins=("https://ui.example",),
+        max_body_bytes=2048,
+        enable_debug=False,
+        disable_fastapi_docs=True,
+    ) as server:
+        body = {"model": "small", "prompt": "x", "temperature": 0}
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic one"}):
+            refused = server.post(COMPLETIONS, body, headers=headers)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["type"] == "AuthenticationError"
+        assert server.get("/debug/stats").status_code == 401
+        assert server.get("/health").status_code == 200
+        assert server.get("/metrics").status_code == 200
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="two", max_retries=0) as client:
+            assert [model.id for model in client.models.list()] == ["big", "small"]
+            assert client.completions.create(model="small", prompt="x", temperature=0).model == "small"
+        key = {"authorization": "Bearer one"}
+        assert server.get("/debug/stats", headers=key).status_code == 404
+        assert server.get("/openapi.json", headers=key).status_code == 404
+        large = server.post(COMPLETIONS, {"prompt": "x" * 4096}, headers=key)
+        assert large.status_code == 413
+        headers = {**key, "content-type": "application/json"}
+        assert server.client.post(COMPLETIONS, content=unannounced(), headers=headers).status_code == 413
+        preflight = server.client.options(
+            COMPLETIONS,
+            headers={"origin": "https://ui.example", "access-control-request-method": "POST"},
+        )
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://ui.example"
+
+
+def test_metrics(model_folder: Path) -> None:
+    with running_server(model_folder) as server:
+        for prompt in ("the quick", "brown fox"):
+            server.post(COMPLETIONS, {"prompt": prompt, "temperature": 0, "max_tokens": 50})
+        server.post(COMPLETIONS, {"prompt": "over", "temperature": 0, "max_tokens": 1})
+        text = server.get("/metrics").text
+    samples = {
+        (sample.name, sample.labels.get("finished_reason") or sample.labels.get("le") or ""): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    value = {key: sample.value for key, sample in samples.items()}
+    assert value["vllm:request_success_total", "stop"] == 2
+    assert value["vllm:request_success_total", "length"] == 1
+    assert value["vllm:num_requests_running", ""] == value["vllm:kv_cache_usage_perc", ""] == 0
+    assert value["vllm:time_to_first_token_seconds_count", ""] == 3
+    assert value["vllm:e2e_request_latency_seconds_count", ""] == 3
+    assert value["vllm:request_queue_time_seconds_sum", ""] == pytest.approx(0.003)
+    generated = value["vllm:generation_tokens_total", ""]
+    assert value["vllm:inter_token_latency_seconds_count", ""] == generated - 3
+    assert value["vllm:request_generation_tokens_sum", ""] == generated
+    assert value["vllm:request_params_max_tokens_bucket", "+Inf"] == 3
+    assert value["vllm:request_params_max_tokens_bucket", "1.0"] == 1
+    assert samples["vllm:generation_tokens_total", ""].labels == {"model_name": "fake-model", "engine": "0"}
+    assert samples["vllm:cache_config_info", ""].labels["block_size"] == "16"
+    assert {name for name, _ in samples} >= {
+        "vllm:num_requests_waiting",
+        "vllm:num_preemptions_total",
+        "vllm:prompt_tokens_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:request_prompt_tokens_bucket",
+        "vllm:request_max_num_generation_tokens_bucket",
+        "vllm:request_params_n_bucket",
+        "vllm:iteration_tokens_total_bucket",
+        "vllm:request_inference_time_seconds_bucket",
+        "vllm:request_prefill_time_seconds_bucket",
+        "vllm:request_decode_time_seconds_bucket",
+        "vllm:request_time_per_output_token_seconds_bucket",
+        "http_requests_total",
+        "process_cpu_seconds_total",
+    }
