@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 Severity = Literal["error", "warning", "info"]
 Change = Literal[
@@ -26,8 +27,7 @@ Change = Literal[
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where something stands: a file (or "command line"), 1-based line and column."""
 
     file: str
@@ -39,8 +39,7 @@ class Place:
         return ":".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """One change `--fix` makes: drop, rename or set an option.
 
     `flag` is the canonical spelling ("--swap-space"); `kind` says what happens to it. For "set" and
@@ -54,8 +53,7 @@ class Edit:
     safe: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that happens to this configuration at one release.
 
     `stops` says that the release would not come up because of it; `depends_on` names the facts that
@@ -91,8 +89,7 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The verdict on one configuration at one target release."""
 
     input: str
@@ -100,7 +97,7 @@ class Result:
     start: str | None
     target: str
     findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def starts(self) -> bool | None:

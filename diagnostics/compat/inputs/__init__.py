@@ -1,4 +1,7 @@
-"""Readers: a file, a command line or standard input becomes configurations whose parts know their places."""
+"""Readers: a file, a command line or standard input becomes configurations whose parts know their places.
+
+The readers of shell text and manifests are imported when an input needs them: a settings file does not.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import os
 from pathlib import Path
 
 from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
-from .commands import holds_server, read_commands
-from .files import read_settings
-from .manifests import ManifestReader, read_dockerfile
+from .files import is_flat, read_settings
 from .nodes import Tree
 
 __all__ = [
@@ -30,7 +31,7 @@ STANDARD_INPUT = "standard input"
 
 def read_command(text: str) -> list[Configuration]:
     """The servers of one command line. Raises UnreadableInput when it starts none."""
-    found = read_commands(text, COMMAND_LINE, COMMAND_LINE)
+    found = _commands(Source(COMMAND_LINE, text))
     if not found:
         raise UnreadableInput(
             "the command line starts no server this checker knows; expected one with `vllm serve`, "
@@ -62,11 +63,13 @@ def read_text(
     base = os.path.basename(name).lower()
     suffix = os.path.splitext(base)[1]
     if base.startswith(("dockerfile", "containerfile")) or suffix == ".dockerfile":
+        from .manifests import read_dockerfile
+
         found = read_dockerfile(source, name)
     elif suffix in (".yaml", ".yml", ".json"):
         found = _read_yaml(source, engine)
     elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
-        found = read_commands(_service_lines(text) if suffix == ".service" else text, name, name)
+        found = _commands(Source(name, _service_lines(text)) if suffix == ".service" else source)
     else:
         found = _read_either(source, engine)
     if not found:
@@ -86,23 +89,32 @@ def _read_either(source: Source, engine: str | None) -> list[Configuration]:
         structured = False
     if structured:
         return _read_yaml(source, engine)
-    return read_commands(source.text, source.name, source.name)
+    return _commands(source)
+
+
+def _commands(source: Source) -> list[Configuration]:
+    from .commands import read_commands
+
+    return read_commands(source, source.name)
 
 
 def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
     tree = Tree(source)
     if not tree.documents:
         raise UnreadableInput(f"{source.name} is empty")
-    manifest = ManifestReader(tree, source.name).read()
-    if manifest:
-        return manifest
-    if len(tree.documents) == 1:
-        settings = read_settings(tree, tree.documents[0], engine)
-        if settings is not None:
-            return [settings]
-        if isinstance(tree.value(tree.documents[0]), str) and holds_server(source.text):
-            return read_commands(source.text, source.name, source.name)
-    return []
+    only = tree.documents[0] if len(tree.documents) == 1 else None
+    if only is None or not is_flat(only):
+        from .manifests import ManifestReader
+
+        manifest = ManifestReader(tree, source.name).read()
+        if manifest:
+            return manifest
+    if only is None:
+        return []
+    settings = read_settings(tree, only, engine)
+    if settings is not None:
+        return [settings]
+    return _commands(source) if isinstance(tree.value(only), str) else []
 
 
 def _service_lines(text: str) -> str:

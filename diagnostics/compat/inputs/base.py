@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from ....core.errors import ConfigError
 from ..findings import Place
@@ -33,8 +34,7 @@ class Source:
         return Place(self.name, line, offset - self._starts[line - 1] + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One argument of a command. `start:end` is its raw text in the source, quotes included.
 
     `opaque` marks a word that holds a part nobody can know before it runs, such as `$LIMIT`.
@@ -50,8 +50,7 @@ class Word:
     style: Literal["shell", "item", "expanded"] = "shell"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One top-level key of a `--config` YAML file, with its decoded value."""
 
     key: str
@@ -61,8 +60,7 @@ class Entry:
     value_place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class EnvSetting:
+class EnvSetting(msgspec.Struct, frozen=True):
     """One environment variable the server would see; `value` is None where it cannot be known."""
 
     name: str
@@ -70,8 +68,7 @@ class EnvSetting:
     place: Place
 
 
-@dataclass(slots=True)
-class Configuration:
+class Configuration(msgspec.Struct):
     """One server as configured: the words of its command, its YAML keys and its environment.
 
     `chart` says that the entries are a Helm chart's settings, which its templates turn into flags.
@@ -81,15 +78,15 @@ class Configuration:
     source: Source
     engine: str = "vllm"
     entry_point: EntryPoint | None = None
-    words: list[Word] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-    env: dict[str, EnvSetting] = field(default_factory=dict)
+    words: list[Word] = []
+    entries: list[Entry] = []
+    env: dict[str, EnvSetting] = {}
     image: str | None = None
     # Settings files the command names that could not be read: nothing is certain about them.
     unread: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     # Keys of a settings file that stand there a second time.
-    duplicates: list[Entry] = field(default_factory=list)
+    duplicates: list[Entry] = []
     chart: bool = False
 
     @property

@@ -247,9 +247,9 @@ def align(text: str, source: str, start: int, end: int) -> list[Char]:
     return chars
 
 
-def read_commands(text: str, name: str, label: str) -> list[Configuration]:
+def read_commands(source: Source, label: str) -> list[Configuration]:
     """The servers that a command line or a shell script starts; bare `--flag value` words count as one."""
-    source = Source(name, text)
+    text = source.text
     reader = CommandReader(source, label)
     found = reader.read(characters(text))
     if not found and re.match(r"\s*-{1,2}\w", text):

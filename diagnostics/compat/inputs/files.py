@@ -13,6 +13,11 @@ FOREIGN_KEYS = frozenset(
 )
 
 
+def is_flat(node: yaml.Node) -> bool:
+    """Whether a document is `key: value` lines, without lists or mappings inside."""
+    return isinstance(node, yaml.MappingNode) and all(isinstance(v, yaml.ScalarNode) for _, v in node.value)
+
+
 def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configuration | None:
     """The configuration of a mapping of settings; None when the document is something else."""
     items = tree.items(node)

@@ -7,8 +7,9 @@ elsewhere) becomes an opaque word.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from .base import EnvSetting, Source, Word
 
@@ -20,8 +21,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
 BRACED = re.compile(r"(!?)([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!])(\[[^\]]*\])?(?::?([-=+?])(.*))?", re.S)
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """A part of a word: literal characters, a variable, or something unknowable."""
 
     kind: Literal["text", "variable", "opaque"]
@@ -31,8 +31,7 @@ class Piece:
     quoted: bool = False
 
 
-@dataclass(slots=True)
-class RawWord:
+class RawWord(msgspec.Struct):
     """A word before expansion; `array` holds the items of `NAME=(...)`."""
 
     pieces: list[Piece]
@@ -247,14 +246,13 @@ class _Lexer:
         word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))
 
 
-@dataclass(slots=True)
-class Shell:
+class Shell(msgspec.Struct):
     """What a shell script has set so far: its variables, arrays and exported names."""
 
     source: Source
-    variables: dict[str, list[Char]] = field(default_factory=dict)
-    arrays: dict[str, list[Word]] = field(default_factory=dict)
-    exported: dict[str, EnvSetting] = field(default_factory=dict)
+    variables: dict[str, list[Char]] = {}
+    arrays: dict[str, list[Word]] = {}
+    exported: dict[str, EnvSetting] = {}
     export_all: bool = False
 
     def assign(self, word: RawWord, export: bool) -> None:

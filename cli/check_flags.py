@@ -1,0 +1,209 @@
+"""`engine check-flags`: will this configuration survive the upgrade?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import CamshaftError
+
+if TYPE_CHECKING:
+    from ..diagnostics.compat.findings import Result
+    from ..diagnostics.compat.inputs import Configuration
+
+FORMATS = ("text", "json", "sarif", "github", "markdown")
+LEVELS = ("error", "warning", "info", "never")
+
+EPILOG = """\b
+Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
+
+\b
+Examples:
+  engine check-flags vllm.yaml --from 0.16.0 --to 0.18.0
+  engine check-flags --command "vllm serve Qwen/Qwen3-8B --swap-space 4" --to 0.33.0
+  engine check-flags k8s/*.yaml start.sh --to 0.28.0 --format github
+  engine check-flags vllm.yaml --gpu H100-80GB --model config.json
+  engine check-flags vllm.yaml --to 0.33.0 --fix
+  engine check-flags --explain FL-02
+"""
+
+
+@click.command("check-flags", epilog=EPILOG, no_args_is_help=True)
+@click.argument("inputs", nargs=-1, metavar="[INPUT]...")
+@click.option("--command", "commands", multiple=True, metavar="TEXT", help="A command line, as one argument.")
+@click.option("--from", "start", metavar="VERSION", help="The release the configuration works with now.")
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    metavar="VERSION",
+    help="A target release; may be repeated.  [default: the newest]",
+)
+@click.option(
+    "--engine", type=click.Choice(("vllm", "camshaft")), help="Whose configuration it is.  [default: found]"
+)
+@click.option("--gpu", metavar="NAME", help="The accelerator, e.g. H100-80GB, Tesla T4, RTX A6000.")
+@click.option("--model", metavar="FACTS", help="A config.json, a model sheet, or key=value,key=value.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="How results are printed.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(LEVELS),
+    default="error",
+    show_default=True,
+    help="The severity that exits with 1.",
+)
+@click.option("--fix", is_flag=True, help="Show a diff, then apply the safe fixes for the (last) target.")
+@click.option(
+    "--unsafe-fixes", is_flag=True, help="With --fix: apply the fixes that may change behaviour as well."
+)
+@click.option("--diff", "diff_only", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--explain", metavar="CODE", help="Print the page of a code.")
+@click.option(
+    "--write-pages", type=click.Path(file_okay=False, path_type=Path), help="Write the pages of all codes."
+)
+def check_flags(
+    inputs: tuple[str, ...],
+    commands: tuple[str, ...],
+    start: str | None,
+    targets: tuple[str, ...],
+    engine: str | None,
+    gpu: str | None,
+    model: str | None,
+    form: str,
+    fail_on: str,
+    fix: bool,
+    unsafe_fixes: bool,
+    diff_only: bool,
+    explain: str | None,
+    write_pages: Path | None,
+) -> None:
+    """Check configurations against an engine's releases.
+
+    INPUT is a vLLM --config YAML, this engine's YAML, a shell script, a Kubernetes manifest, Helm values, a compose
+    file, a Dockerfile, or - for standard input.
+    """
+    if explain is not None or write_pages is not None:
+        _pages(explain, write_pages)
+        return
+    if not inputs and not commands:
+        raise click.UsageError("give an INPUT or --command TEXT")
+    found, failed = _read(inputs, commands, engine)
+    try:
+        results = _check(found, engine, start, targets, gpu, model)
+    except CamshaftError as error:
+        raise Refusal(str(error)) from None
+    if fix or diff_only:
+        failed = _fix(found, results, unsafe_fixes, write=fix and not diff_only) or failed
+    else:
+        from ..diagnostics.compat.render import render
+
+        text = render(form, results)
+        if text:
+            click.echo(text)
+    sys.exit(2 if failed else _status(results, fail_on))
+
+
+class Refusal(click.ClickException):
+    """An input, version or device that cannot be judged."""
+
+    exit_code = 2
+
+
+def _pages(code: str | None, folder: Path | None) -> None:
+    from ..diagnostics.compat import codes
+
+    try:
+        if code is not None:
+            click.echo(codes.page(code))
+        if folder is not None:
+            click.echo(f"wrote {len(codes.write_pages(folder))} pages to {folder}")
+    except (CamshaftError, OSError) as error:
+        raise Refusal(str(error)) from None
+
+
+def _read(
+    inputs: Sequence[str], commands: Sequence[str], engine: str | None
+) -> tuple[list[Configuration], bool]:
+    """The configurations of every input, and whether one could not be read."""
+    from ..diagnostics.compat import inputs as readers
+
+    found: list[Configuration] = []
+    failed = False
+    for text in inputs:
+        try:
+            if text == "-":
+                piped = sys.stdin.buffer.read().decode("utf-8-sig")
+                found += readers.read_text(piped, readers.STANDARD_INPUT, None, engine)
+            else:
+                found += readers.read_path(Path(text), engine)
+        except (CamshaftError, UnicodeDecodeError) as error:
+            click.echo(f"Error: {error}", err=True)
+            failed = True
+    for text in commands:
+        try:
+            found += readers.read_command(text)
+        except CamshaftError as error:
+            click.echo(f"Error: {error}", err=True)
+            failed = True
+    return found, failed
+
+
+def _check(
+    found: list[Configuration],
+    engine: str | None,
+    start: str | None,
+    targets: Sequence[str],
+    gpu: str | None,
+    model: str | None,
+) -> list[Result]:
+    from ..diagnostics.compat import run
+    from ..diagnostics.compat.devices import find_device
+
+    facts: dict[str, Any] | None = None if model is None else run.read_model(model)
+    device = None if gpu is None else find_device(gpu)
+    return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
+
+
+def _status(results: Sequence[Result], fail_on: str) -> int:
+    from ..diagnostics.compat.findings import at_or_above
+
+    if fail_on == "never":
+        return 0
+    return int(any(at_or_above(result.findings, fail_on) for result in results))  # type: ignore[arg-type]
+
+
+def _fix(found: list[Configuration], results: Sequence[Result], unsafe: bool, write: bool) -> bool:
+    """Show each configuration's diff and, if asked, write it; returns whether one could not be fixed."""
+    from ..diagnostics.compat.fix import plan
+
+    failed = False
+    each = len(results) // max(1, len(found))
+    for index, configuration in enumerate(found):
+        result = results[(index + 1) * each - 1]
+        try:
+            made = plan(configuration, result, unsafe)
+        except CamshaftError as error:
+            click.echo(f"Error: {error}", err=True)
+            failed = True
+            continue
+        click.echo(made.diff() or f"{configuration.label}: nothing to fix for {result.target}")
+        if made.left:
+            names = ", ".join(dict.fromkeys(edit.flag for edit in made.left))
+            click.echo(f"{configuration.label}: left to --unsafe-fixes: {names}", err=True)
+        for name, (_, text) in made.texts.items():
+            if write and Path(name).is_file():
+                Path(name).write_text(text, encoding="utf-8")
+            elif write:
+                click.echo(text)
+    return failed

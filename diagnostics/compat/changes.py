@@ -1,0 +1,115 @@
+"""What changed about single options between releases, decoded from `changes.yaml` and joined with the tables."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from .versions import Version, parse
+
+
+class OptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why an option went or is going, and what stands in for it; see the head of `changes.yaml`."""
+
+    why: str
+    fix: str | None = None
+    into: str | None = None
+    key: str | None = None
+    values: dict[str, dict[str, Any]] = {}
+    rename: str | None = None
+    unset: bool = False
+    set: dict[str, str | bool] = {}
+    by_value: dict[str, dict[str, str]] = {}
+    change: str | None = None
+    safe: bool = False
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the option's value has another place to go, so that "removed" would say too little."""
+        return bool(self.into or self.rename or self.by_value) or self.change == "replaced"
+
+
+class DefaultChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A default that another release computes otherwise. `flag` may name an environment variable."""
+
+    flag: str
+    at: str
+    severity: str
+    message: str
+    evidence: str
+    fix: str | None = None
+    set: dict[str, str | bool] = {}
+    needs: list[str] = []
+    unless: list[str] = []
+    old: Any = msgspec.field(default=None, name="from")
+    new: Any = msgspec.field(default=None, name="to")
+
+
+class MeaningChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An option whose value means something else from a release on."""
+
+    flag: str
+    at: str
+    severity: str
+    message: str
+    evidence: str
+    fix: str | None = None
+    only_if_above: float | None = None
+
+
+class ValueChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that a release no longer takes, though its option stays."""
+
+    flag: str
+    value: str
+    gone: str
+    why: str
+    evidence: str
+    fix: str | None = None
+    rename: str | None = None
+
+
+class VariableChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why an environment variable went, and the option that took its place."""
+
+    why: str
+    option: str | None = None
+    deprecated: str | None = None
+
+
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything hand-kept for one engine."""
+
+    options: dict[str, OptionChange] = {}
+    defaults: list[DefaultChange] = []
+    meanings: list[MeaningChange] = []
+    values: list[ValueChange] = []
+    variables: dict[str, VariableChange] = {}
+
+    def defaults_between(self, start: Version, target: Version) -> list[DefaultChange]:
+        """The default changes an upgrade (or a downgrade) from `start` to `target` goes through."""
+        low, high = sorted((start, target))
+        return [change for change in self.defaults if low < parse(change.at) <= high]
+
+    def meanings_between(self, start: Version, target: Version) -> list[MeaningChange]:
+        """The changes of meaning between two releases."""
+        low, high = sorted((start, target))
+        return [change for change in self.meanings if low < parse(change.at) <= high]
+
+    def value_gone(self, flag: str, value: Any, target: Version) -> ValueChange | None:
+        """The record of a value that `target` no longer takes."""
+        return next(
+            (c for c in self.values if c.flag == flag and c.value == value and parse(c.gone) <= target), None
+        )
+
+
+@cache
+def changes(engine: str) -> Changes:
+    """The hand-kept changes of an engine; an engine without any has empty ones."""
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = Path(__file__).with_name("changes.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.load(text, Loader=loader).get(engine) or {}, Changes)

@@ -1,0 +1,128 @@
+"""Findings about environment variables: those that do nothing, those that are going, and misspelled ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from .context import Context
+from .findings import Finding
+from .inputs.base import EnvSetting
+from .versions import parse
+
+# What only the build, or a Kubernetes service of that name, sets.
+NOT_SETTINGS = (
+    "VLLM_SERVICE_",
+    "VLLM_PORT_",
+    "VLLM_IMAGE",
+    "VLLM_VERSION",
+    "VLLM_ARGS",
+    "VLLM_MODEL",
+    "VLLM_EXTRA",
+)
+
+
+def environment_findings(context: Context) -> Iterator[Finding]:
+    """What becomes of each variable the engine would look at."""
+    if context.engine != "vllm":
+        return
+    for setting in context.configuration.env.values():
+        finding = _finding(context, setting)
+        if finding is not None:
+            yield finding
+
+
+def _finding(context: Context, setting: EnvSetting) -> Finding | None:
+    name = setting.name
+    variable = context.table.env.get(name)
+    change = context.changes.variables.get(name)
+    if variable is not None:
+        deprecated = variable.deprecated or (
+            change is not None
+            and change.deprecated is not None
+            and parse(change.deprecated) <= context.target
+        )
+        return _deprecated(context, setting) if deprecated else None
+    if not name.startswith("VLLM_"):
+        return None
+    if context.variables.name(name) is None:
+        return _unknown(context, setting)
+    span = context.variables.removed_by(name, context.target)
+    return _ineffective(context, setting) if span else _too_early(context, setting)
+
+
+def _instead(context: Context, setting: EnvSetting) -> str:
+    change = context.changes.variables.get(setting.name)
+    if change is None or change.option is None:
+        return f"Unset {setting.name}."
+    option = change.option.split(".")[0]
+    if option not in context.table.flags:
+        return f"Unset {setting.name}."
+    takes_value = "." in change.option or context.table.flags[option].type not in ("json",)
+    value = f" {setting.value}" if setting.value and takes_value else ""
+    return f"Use {change.option}{value}."
+
+
+def _why(context: Context, name: str) -> str:
+    change = context.changes.variables.get(name)
+    return f": {change.why}" if change else ""
+
+
+def _ineffective(context: Context, setting: EnvSetting) -> Finding:
+    span = context.variables.removed_by(setting.name, context.target)
+    gone = span.gone if span else context.target
+    return Finding(
+        code="EN-01",
+        severity="warning",
+        change="silently_ignored",
+        message=f"Nothing reads {setting.name} from {gone} on{_why(context, setting.name)}.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=_instead(context, setting),
+        evidence=f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}",
+    )
+
+
+def _deprecated(context: Context, setting: EnvSetting) -> Finding:
+    gone = context.variables.goes_after(setting.name, context.target)
+    when = f"; {gone} no longer reads it" if gone else ""
+    return Finding(
+        code="EN-02",
+        severity="warning",
+        change="deprecated",
+        message=f"{setting.name} is deprecated at {context.target}{when}{_why(context, setting.name)}.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=_instead(context, setting),
+        evidence=f"{context.target} {context.table.env[setting.name].evidence}",
+    )
+
+
+def _too_early(context: Context, setting: EnvSetting) -> Finding:
+    since = context.variables.arrives_after(setting.name, context.target)
+    return Finding(
+        code="EN-03",
+        severity="warning",
+        change="not_available_yet",
+        message=f"{setting.name} is read from {since} on; at {context.target} it has no effect.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=f"Upgrade to {since} or later, or unset it.",
+        evidence=f"absent from vllm/envs.py at {context.target}",
+    )
+
+
+def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
+    if setting.name.startswith(NOT_SETTINGS):
+        return None
+    near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
+    return Finding(
+        code="EN-04",
+        severity="warning",
+        change="unknown",
+        message=f"No release of {context.engine} reads {setting.name}; it has no effect.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=f"Did you mean {near[0]}?" if near else f"Unset {setting.name}.",
+        evidence=f"{context.target} vllm/envs.py",
+    )

@@ -1,0 +1,122 @@
+"""Findings about the keys of JSON options: unknown, gone, not there yet, deprecated, or with a value outside the choices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from .context import Context
+from .findings import Finding
+from .history import Span
+from .parsing import Use
+from .table import Field
+
+
+def nested_findings(context: Context) -> Iterator[Finding]:
+    """What the target's configuration objects would say about the keys given to them."""
+    for use in context.parsed.uses:
+        if use.flag.nested and isinstance(use.value, dict):
+            for path, value in _leaves(use.value, use.flag.nested):
+                yield from _key(context, use, path, value)
+
+
+def _leaves(value: dict[str, Any], known: dict[str, Field], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) as deep as the table knows keys."""
+    for key, item in value.items():
+        path = f"{prefix}{key}"
+        deeper = isinstance(item, dict) and any(name.startswith(path + ".") for name in known)
+        if deeper:
+            yield from _leaves(item, known, path + ".")
+        else:
+            yield path, item
+
+
+def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]:
+    field = use.flag.nested.get(path)
+    if field is None:
+        if not any(name.startswith(path + ".") for name in use.flag.nested):
+            yield _absent(context, use, path)
+        return
+    if field.deprecated:
+        change = context.changes.options.get(f"{use.flag.name}.{path}")
+        yield Finding(
+            code="FL-04",
+            severity="warning",
+            change="deprecated",
+            message=f"Key {path!r} of {use.flag.name} is deprecated at {context.target}"
+            + (f": {change.why}." if change else "."),
+            place=_place(use),
+            flags=(use.flag.name,),
+            fix=change.fix if change else None,
+            evidence=f"{context.target} {use.flag.evidence}",
+        )
+    if field.choices and isinstance(value, (str, int)) and value not in field.choices:
+        yield _choice(context, use, path, value, field.choices)
+
+
+def _place(use: Use) -> Any:
+    return (use.values[0] if use.values else use.option).place
+
+
+def _absent(context: Context, use: Use, path: str) -> Finding:
+    """A key the release's configuration object does not have."""
+    flag = use.flag.name
+    spans = context.keys(flag).spans(path)
+    change = context.changes.options.get(f"{flag}.{path}")
+    near = difflib.get_close_matches(path, use.flag.nested, n=1, cutoff=0.6)
+    common: dict[str, Any] = {
+        "severity": "error",
+        "place": _place(use),
+        "flags": (flag,),
+        "evidence": f"{context.target} {use.flag.evidence} (its configuration object has no such field)",
+        "stops": True,
+    }
+    gone = _gone(context, spans)
+    later = next((span.first for span in spans if span.first > context.target), None)
+    if gone is not None:
+        replaced = change is not None and change.replaced
+        why = f": {change.why}" if change else ""
+        return Finding(
+            code="FL-03" if replaced else "FL-02",
+            change="replaced" if replaced else "removed",
+            message=f"Key {path!r} of {flag} went in {gone.gone}{why}.",
+            fix=change.fix if change and change.fix else f"Delete {path!r}.",
+            **common,
+        )
+    if later is not None:
+        return Finding(
+            code="FL-05",
+            change="not_available_yet",
+            message=f"Key {path!r} of {flag} exists from {later} on.",
+            fix=f"Upgrade to {later} or later, or delete the key.",
+            **common,
+        )
+    return Finding(
+        code="FL-16",
+        change="unknown",
+        message=f"{flag} has no key {path!r} at {context.target}.",
+        fix=f"Did you mean {near[0]!r}?" if near else "Delete the key.",
+        **common,
+    )
+
+
+def _gone(context: Context, spans: list[Span]) -> Span | None:
+    ended = [span for span in spans if span.gone is not None and span.gone <= context.target]
+    return ended[-1] if ended else None
+
+
+def _choice(context: Context, use: Use, path: str, value: Any, choices: list[Any]) -> Finding:
+    listed = ", ".join(str(choice) for choice in choices[:12]) + (", ..." if len(choices) > 12 else "")
+    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.6)
+    return Finding(
+        code="FL-09",
+        severity="error",
+        change="choice",
+        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}; it takes {listed}.",
+        place=_place(use),
+        flags=(use.flag.name,),
+        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        evidence=f"{context.target} {use.flag.evidence}",
+        stops=True,
+    )

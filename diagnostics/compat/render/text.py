@@ -1,0 +1,80 @@
+"""Results for people: grouped by input and target, worst first, with a summary line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+
+from ..findings import SEVERITIES, Finding, Result
+
+COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+WIDTH = 100
+
+
+def render(results: Sequence[Result]) -> str:
+    """Every result, then one line that counts them."""
+    blocks = [_result(result) for result in results]
+    return "\n\n".join([*blocks, summary(results)])
+
+
+def verdict(result: Result) -> str:
+    """Whether that release comes up, in words."""
+    if result.starts is None:
+        return "depends on " + ", ".join(result.depends_on)
+    return "starts" if result.starts else "does not start"
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """`2 errors, 1 warning`."""
+    found = Counter(finding.severity for finding in findings)
+    parts = [
+        f"{found[level]} {level if level == 'info' or found[level] == 1 else level + 's'}"
+        for level in reversed(SEVERITIES)
+        if found[level]
+    ]
+    return ", ".join(parts) or "nothing to report"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """One line over all results."""
+    findings = [finding for result in results for finding in result.findings]
+    inputs = len({result.input for result in results})
+    what = f"{inputs} configuration{'s' if inputs != 1 else ''}, {len(results)} verdict{'s' if len(results) != 1 else ''}"
+    return click.style(f"{what}: {counts(findings)}.", bold=True)
+
+
+def _result(result: Result) -> str:
+    colour = {True: "green", False: "red", None: "yellow"}[result.starts]
+    way = f"{result.start} -> {result.target}" if result.start else result.target
+    head = (
+        click.style(result.input, bold=True)
+        + f"  {result.engine} {way}: "
+        + click.style(verdict(result), fg=colour, bold=True)
+    )
+    lines = [head, *(f"  note: {note}" for note in result.notes)]
+    for finding in result.findings:
+        lines += ["", *_finding(finding)]
+    return "\n".join(lines)
+
+
+def _finding(finding: Finding) -> list[str]:
+    label = click.style(f"{finding.severity:<7}", fg=COLOURS[finding.severity], bold=True)
+    names = " ".join([*finding.flags, *finding.env])
+    lines = [f"  {label} {finding.code}  {finding.change}  {names}".rstrip()]
+    lines += _wrapped(finding.message)
+    if finding.fix:
+        lines += _wrapped(f"fix: {finding.fix}")
+    if finding.depends_on:
+        lines += _wrapped(f"depends on: {', '.join(finding.depends_on)}")
+    tail = f"{finding.place}" + (f"  [{finding.evidence}]" if finding.evidence else "")
+    return [*lines, click.style(f"          {tail}", dim=True)]
+
+
+def _wrapped(text: str) -> list[str]:
+    pad = " " * 10
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,140 @@
+"""The checker for callers: the command line, `engine serve` on its own file, and the diagnosis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...core.errors import ConfigError
+from . import history
+from .check import check
+from .devices import Device, find_device
+from .findings import Result
+from .inputs import Configuration, read_path
+from .versions import UnknownVersion, Version, resolve, versions
+
+ENGINES = ("vllm", "camshaft")
+
+
+def check_file(
+    path: Path | str,
+    *,
+    engine: str | None = None,
+    start: str | None = None,
+    targets: Sequence[str] = (),
+    model: Mapping[str, Any] | None = None,
+    device: str | Device | None = None,
+) -> list[Result]:
+    """The verdicts on every configuration in a file, for each target (the newest table's release without any).
+
+    Raises UnreadableInput, UnknownVersion or UnknownDevice: what cannot be judged is never passed.
+    """
+    found = read_path(Path(path), engine)
+    gpu = find_device(device) if isinstance(device, str) else device
+    return check_all(found, engine=engine, start=start, targets=targets, model=model, device=gpu)
+
+
+def check_all(
+    configurations: Sequence[Configuration],
+    *,
+    engine: str | None = None,
+    start: str | None = None,
+    targets: Sequence[str] = (),
+    model: Mapping[str, Any] | None = None,
+    device: Device | None = None,
+) -> list[Result]:
+    """One result for each configuration and target, in that order."""
+    results: list[Result] = []
+    for configuration in configurations:
+        name = engine or guess_engine(configuration)
+        origin, notes = _start(name, start, configuration)
+        for text in targets or [None]:
+            target, note = resolve(name, text)
+            result = check(
+                configuration, engine=name, start=origin, target=target, model=model, device=device
+            )
+            results.append(
+                msgspec.structs.replace(result, notes=(*result.notes, *notes, *([note] if note else [])))
+            )
+    return results
+
+
+def _start(engine: str, text: str | None, configuration: Configuration) -> tuple[Version | None, list[str]]:
+    """The release the configuration comes from: as told, or the tag of its container image."""
+    if text is not None:
+        version, note = resolve(engine, text)
+        return version, [note] if note else []
+    match = re.search(r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)", configuration.image or "")
+    if match is None or engine != "vllm":
+        return None, []
+    try:
+        version, _ = resolve(engine, match.group(1))
+    except UnknownVersion:
+        return None, []
+    return version, [f"comes from {version}, by the tag of its image"]
+
+
+def guess_engine(configuration: Configuration) -> str:
+    """This engine when the command says so, or when the keys are its own and not vLLM's; vLLM otherwise."""
+    if configuration.engine != "vllm" or configuration.words or not configuration.entries:
+        return configuration.engine
+    try:
+        if not versions("camshaft"):
+            return "vllm"
+        keys = ["--" + entry.key.replace("_", "-") for entry in configuration.entries]
+        own = history.options("camshaft")
+        other = history.options("vllm")
+    except UnknownVersion:
+        return "vllm"
+    ours = sum(own.name(key) is not None for key in keys)
+    theirs = sum(other.name(key) is not None for key in keys)
+    return "camshaft" if ours > theirs else "vllm"
+
+
+def read_model(text: str) -> dict[str, Any]:
+    """Facts of a model: a config.json or a sheet (or the folder that holds one), or `key=value,key=value`.
+
+    Raises ConfigError when it is neither.
+    """
+    path = Path(text)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _model_file(path)
+    if "=" not in text:
+        raise ConfigError(
+            f"--model {text}: no such file; give a config.json, a model sheet, or facts such as "
+            "quantization=awq,max_position_embeddings=131072"
+        )
+    facts: dict[str, Any] = {}
+    for part in re.split(r",(?=\s*[A-Za-z_]\w*=)", text):
+        name, _, value = part.strip().partition("=")
+        facts[name.strip()] = _fact(value.strip())
+    return facts
+
+
+def _model_file(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.load(
+            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the model's facts in {path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds no facts of a model: expected a mapping")
+    return {str(key): value for key, value in data.items()}
+
+
+def _fact(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
