@@ -1,0 +1,45 @@
+"""Adds a harvested release to the stored tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..storage import Record, Store, save, stored_versions, tables_directory
+from ..table import EnvVar, Flag, environment_record, forget, to_record
+from ..versions import forget as forget_versions
+from ..versions import parse
+
+Tables = dict[str, tuple[dict[str, Record], dict[str, Record]]]
+
+
+def stored_tables(directory: Path) -> Tables:
+    """Every stored release's records, as `save` takes them; empty when there are none."""
+    if not (directory / "flags.json").is_file():
+        return {}
+    store = Store(directory)
+    return {version: (store.flags_at(version), store.environment_at(version)) for version in store.versions}
+
+
+def records(
+    flags: Mapping[str, Flag], env: Mapping[str, EnvVar]
+) -> tuple[dict[str, Record], dict[str, Record]]:
+    """A harvest as plain records."""
+    return (
+        {name: to_record(flag) for name, flag in flags.items()},
+        {name: environment_record(variable) for name, variable in env.items()},
+    )
+
+
+def add_tables(engine: str, added: Tables, directory: Path | None = None) -> None:
+    """Store releases beside (or over) those that `engine` has, in the order of their versions."""
+    target = directory or tables_directory(engine)
+    tables = {**stored_tables(target), **added}
+    save(target, sorted(tables, key=parse), tables)
+    forget()
+    forget_versions()
+
+
+def has_table(engine: str, version: str) -> bool:
+    """Whether a release is stored already."""
+    return version in (stored_versions(engine) or [])

@@ -1,0 +1,68 @@
+"""The environment variables that a release's envs module lists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from ..table import EnvVar
+from .evaluate import Evaluator
+from .plain import default_of_value
+from .source import Module
+from .values import MISSING, Scope, Unknown
+
+
+def environment_variables(evaluator: Evaluator) -> dict[str, EnvVar]:
+    """Every variable by name; a default that code computes is None."""
+    module = evaluator.tree.module("vllm.envs")
+    table = None if module is None else module.bindings.get("environment_variables")
+    if module is None or not isinstance(table, ast.Dict):
+        return {}
+    found: dict[str, EnvVar] = {}
+    last_line = table.lineno
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            comment = _comments(module, last_line, key.lineno)
+            found[key.value] = EnvVar(
+                name=key.value,
+                default=_default(evaluator, module, value),
+                choices=_choices(evaluator, module, value),
+                evidence=module.evidence(key),
+                deprecated=_deprecated(comment),
+            )
+        last_line = value.end_lineno or last_line
+    return found
+
+
+def _default(evaluator: Evaluator, module: Module, value: ast.expr) -> Any:
+    result = evaluator.invoke(evaluator.expression(value, Scope(module)))
+    plain = None if result is MISSING else default_of_value(result)
+    return None if isinstance(plain, Unknown) or _has_unknown(plain) else plain
+
+
+def _has_unknown(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(isinstance(item, Unknown) for item in value)
+    return isinstance(value, dict) and any(isinstance(item, Unknown) for item in value.values())
+
+
+def _choices(evaluator: Evaluator, module: Module, value: ast.expr) -> list[Any] | None:
+    if not (
+        isinstance(value, ast.Call) and "with_choices" in ast.unparse(value.func) and len(value.args) > 2
+    ):
+        return None
+    found = evaluator.expression(value.args[2], Scope(module))
+    return list(found) if isinstance(found, list | tuple) and all(isinstance(c, str) for c in found) else None
+
+
+def _comments(module: Module, after: int, before: int) -> str:
+    lines = module.text.splitlines()[after : before - 1]
+    return " ".join(line.strip().lstrip("# ") for line in lines if line.strip().startswith("#"))
+
+
+def _deprecated(comment: str) -> str | None:
+    if not re.search(r"\bdeprecated\b", comment, re.IGNORECASE):
+        return None
+    version = re.search(r"remov\w* (?:in|at|from) v?(\d+(?:\.\d+)+)", comment)
+    return f"deprecated; to be removed in {version[1]}" if version else "deprecated"

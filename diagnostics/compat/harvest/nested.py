@@ -1,0 +1,115 @@
+"""The JSON keys of flags that take a config object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..table import Field
+from .calls import literal_options
+from .evaluate import Evaluator
+from .fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass, is_model
+from .kwargs import LITERAL
+from .parser import Option
+from .plain import default_of_value
+from .resolved import Resolvers
+from .values import ClassValue, TypeForm, Unknown
+
+MAX_DEPTH = 2
+
+
+def nested_fields(
+    evaluator: Evaluator, option: Option, field: FieldSpec | None, resolvers: Resolvers
+) -> dict[str, Field]:
+    """The keys that the option's object accepts, dotted where objects nest; empty when it takes no config object."""
+    cls = _config_class(evaluator, option, field)
+    found: dict[str, Field] = {}
+    if cls is not None:
+        _expand(evaluator, cls, "", 1, resolvers, found)
+    return found
+
+
+def _config_class(evaluator: Evaluator, option: Option, field: FieldSpec | None) -> ClassValue | None:
+    """The class behind the option: named by the field's type, or called like the option (`--kv-transfer-config`)."""
+    if field is not None:
+        for part in hint_parts(field.hint):
+            if _has_fields(evaluator, part):
+                return part
+    if not option.dest.endswith("_config"):
+        return None
+    module = evaluator.tree.module("vllm.config")
+    words = option.dest.removeprefix("override_").split("_")
+    for name in ("".join(map(_title, words)), "".join(word.capitalize() for word in words)):
+        found = None if module is None else evaluator.module_name(module, name)
+        if isinstance(found, ClassValue) and _has_fields(evaluator, found):
+            return found
+    return None
+
+
+def _title(word: str) -> str:
+    return word.upper() if word in {"kv", "ec", "eplb"} else word.capitalize()
+
+
+def _has_fields(evaluator: Evaluator, value: Any) -> bool:
+    return is_dataclass(evaluator, value) or is_model(evaluator, value)
+
+
+def _expand(
+    evaluator: Evaluator,
+    cls: ClassValue,
+    prefix: str,
+    depth: int,
+    resolvers: Resolvers,
+    found: dict[str, Field],
+) -> None:
+    for field in fields(evaluator, cls):
+        if not field.init or field.name.startswith("_"):
+            continue
+        parts = hint_parts(field.hint)
+        name = prefix + field.name
+        inner = next((part for part in parts if _has_fields(evaluator, part)), None)
+        found[name] = _field(evaluator, field, name, parts, resolvers)
+        if inner is not None and depth < MAX_DEPTH and field.factory is not None and _is_user_object(inner):
+            _expand(evaluator, inner, f"{name}.", depth + 1, resolvers, found)
+
+
+def _is_user_object(cls: ClassValue) -> bool:
+    """Config objects a user writes; the model's and the parallel layout are passed between configs inside."""
+    return cls.name not in {"ModelConfig", "ParallelConfig", "VllmConfig", "CacheConfig", "SchedulerConfig"}
+
+
+def _field(
+    evaluator: Evaluator, field: FieldSpec, name: str, parts: list[Any], resolvers: Resolvers
+) -> Field:
+    default = default_of_value(default_of(evaluator, field))
+    computed = isinstance(default, Unknown)
+    place = resolvers.own(field) if default is None else None
+    literal = next((part for part in parts if isinstance(part, TypeForm) and part.origin == LITERAL), None)
+    enum = next((part for part in parts if isinstance(part, ClassValue) and evaluator.is_enum(part)), None)
+    choices: list[Any] | None = None
+    if literal is not None and str not in parts:
+        choices = list(literal_options(evaluator, literal))
+        if NONE in parts:
+            choices.append(None)
+    return Field(
+        name=name,
+        type="enum" if enum is not None else _type(evaluator, parts, literal),
+        default=None if computed else default,
+        choices=choices,
+        resolver=name if computed or place else None,
+    )
+
+
+def _type(evaluator: Evaluator, parts: list[Any], literal: TypeForm | None) -> str:
+    names = []
+    for part in parts:
+        kind = part.origin if isinstance(part, TypeForm) else part
+        if literal is not None and part is literal:
+            names.append(type(literal_options(evaluator, literal)[0]).__name__)
+        elif isinstance(kind, type):
+            names.append({NONE: "null", dict: "json"}.get(kind, kind.__name__))
+        elif _has_fields(evaluator, kind):
+            names.append("json")
+        else:
+            names.append("any")
+    kept = list(dict.fromkeys(name for name in names if name != "null")) or ["any"]
+    return "any" if "any" in kept else "|".join(kept)

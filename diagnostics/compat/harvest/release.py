@@ -1,0 +1,192 @@
+"""Builds the flag table of one vLLM release from its unpacked source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..table import EnvVar, Field, Flag
+from .deprecation import Deprecations
+from .environment import environment_variables
+from .evaluate import Evaluator
+from .fields import FieldSpec, field_named
+from .kwargs import FIELD, conversion
+from .nested import nested_fields
+from .parser import Option, Recorder, default_of_option, suppressed
+from .plain import choices_of, default_of_value
+from .resolved import Resolvers
+from .source import SourceTree
+from .values import ClassValue, FunctionValue, Unknown
+
+Progress = Callable[[str], None]
+TYPE_NAMES = {
+    "human_readable": "int",
+    "human_readable_or_auto": "int",
+    "key_values": "str",
+    "json_or_str": "json|str",
+}
+
+
+class HarvestError(Exception):
+    """A source tree that no table can be made of."""
+
+
+@dataclass
+class Harvest:
+    """What a release accepts. `unresolved` names what could not be worked out, for a review."""
+
+    flags: dict[str, Flag]
+    env: dict[str, EnvVar]
+    unresolved: list[str]
+
+
+def harvest(root: Path) -> Harvest:
+    """The flags and environment variables of the release unpacked under `root` (which holds `vllm/`).
+
+    Raises HarvestError when there is no serve command in it.
+    """
+    tree = SourceTree(root)
+    evaluator = Evaluator(tree)
+    options = serve_options(evaluator)
+    if not options:
+        raise HarvestError(f"no `vllm serve` command found under {root}")
+    builder = _Builder(evaluator)
+    flags = {}
+    for option in options:
+        flag = builder.flag(option)
+        flags.setdefault(flag.name, flag)
+    return Harvest(flags, environment_variables(evaluator), builder.unresolved)
+
+
+def serve_options(evaluator: Evaluator) -> list[Option]:
+    """The options of `vllm serve`, in the order they are added, whichever file this release adds them in."""
+    module = evaluator.tree.module("vllm.entrypoints.cli.serve")
+    command = None if module is None else evaluator.module_name(module, "ServeSubcommand")
+    if isinstance(command, ClassValue):
+        method = evaluator.attribute(command, "subparser_init")
+        recorder = Recorder()
+        if isinstance(method, FunctionValue):
+            evaluator.run(method, [recorder], {})
+        return recorder.options
+    scripts = evaluator.tree.module("vllm.scripts")
+    main = None if scripts is None else evaluator.module_name(scripts, "main")
+    if isinstance(main, FunctionValue):
+        evaluator.run(main, [], {})
+    return next((parser.serve for parser in evaluator.parsers if parser.serve), [])
+
+
+class _Builder:
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._deprecations = Deprecations(evaluator)
+        self._resolvers = Resolvers(evaluator)
+        self._inverse = _inverse_prefixes(evaluator.tree)
+        self.unresolved: list[str] = []
+
+    def flag(self, option: Option) -> Flag:
+        field: FieldSpec | None = option.kwargs.get(FIELD)
+        converted = conversion(option.kwargs.get("type", str))
+        kind = option.kind
+        behind = field or self._engine_field(option)
+        raw = default_of_option(option)
+        default = None if suppressed(raw) else self._plain(option, raw)
+        nested = nested_fields(self._evaluator, option, field, self._resolvers)
+        resolved = self._resolver(option, behind) if default is None else None
+        takes_bool = kind in {"store_true", "store_false", "boolean_optional", "store_boolean"}
+        return Flag(
+            name=option.name,
+            type="bool" if takes_bool else _type_name(converted.name, option, nested),
+            kind=kind,
+            aliases=[text for text in option.strings if text != option.name],
+            negatives=self._negatives(option, kind),
+            default=default,
+            choices=self._choices(option),
+            nargs=_nargs(option),
+            parse=_parse_name(converted.name, option),
+            optional=converted.optional and not takes_bool,
+            deprecated=self._deprecations.of(option, field),
+            field=behind.qualified if behind else None,
+            group=option.group,
+            resolver=option.dest if resolved or isinstance(raw, Unknown) else None,
+            required=option.kwargs.get("required") is True,
+            nested=nested,
+            evidence=option.evidence,
+            defined=behind.evidence if behind else "",
+            resolved=resolved or "",
+        )
+
+    def _plain(self, option: Option, raw: Any) -> Any:
+        value = default_of_value(raw)
+        if isinstance(value, Unknown):
+            self.unresolved.append(f"{option.name}: default {value.text}")
+            return None
+        return value
+
+    def _choices(self, option: Option) -> list[Any] | None:
+        if "choices" not in option.kwargs:
+            return None
+        found = choices_of(option.kwargs["choices"])
+        if found is None:
+            self.unresolved.append(f"{option.name}: choices {option.kwargs['choices']}")
+        return found
+
+    def _negatives(self, option: Option, kind: str) -> list[str]:
+        if kind != "boolean_optional":
+            return []
+        long = [text for text in option.strings if text.startswith("--")]
+        inverses = [
+            inverse + text.removeprefix(prefix)
+            for text in long
+            for prefix, inverse in self._inverse.items()
+            if text.startswith(prefix)
+        ]
+        return ["--no-" + text[2:] for text in long] + inverses
+
+    def _engine_field(self, option: Option) -> FieldSpec | None:
+        """The EngineArgs field behind an option written out by hand."""
+        module = self._evaluator.tree.module("vllm.engine.arg_utils")
+        if module is None:
+            return None
+        for name in ("EngineArgs", "AsyncEngineArgs"):
+            found = field_named(self._evaluator, self._evaluator.module_name(module, name), option.dest)
+            if found is not None:
+                return found
+        return None
+
+    def _resolver(self, option: Option, field: FieldSpec | None) -> str | None:
+        return self._resolvers.place(option.dest, field)
+
+
+def _inverse_prefixes(tree: SourceTree) -> dict[str, str]:
+    """`--enable-` to `--disable-` and back, in releases whose booleans have that form too."""
+    module = tree.module("vllm.utils.argparse_utils") or tree.module("vllm.utils")
+    for binding in () if module is None else module.bindings.values():
+        if isinstance(binding, ast.ClassDef):
+            for node in binding.body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_inverse_prefixes":
+                    return ast.literal_eval(node.value)
+    return {}
+
+
+def _type_name(name: str, option: Option, nested: dict[str, Field]) -> str:
+    base = "json" if nested and name == "str" else TYPE_NAMES.get(name, name)
+    many = (
+        option.kind == "append"
+        or option.kwargs.get("nargs") in {"+", "*"}
+        or isinstance(option.kwargs.get("nargs"), int)
+    )
+    return f"list[{base}]" if many else base
+
+
+def _parse_name(name: str, option: Option) -> str | None:
+    if option.kwargs.get("nargs") == "?":
+        return "optional_value"
+    return name if name in {"human_readable", "human_readable_or_auto", "key_values"} else None
+
+
+def _nargs(option: Option) -> str | int | None:
+    value = option.kwargs.get("nargs")
+    return value if isinstance(value, str | int) else None

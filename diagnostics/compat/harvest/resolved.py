@@ -1,0 +1,101 @@
+"""Where a release computes a setting that its parser leaves at None."""
+
+from __future__ import annotations
+
+import ast
+
+from .evaluate import Evaluator
+from .fields import FieldSpec
+from .source import Module, SourceTree
+
+
+class Resolvers:
+    """Assignments to settings outside the parser: in EngineArgs, in the config classes and on the platforms."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._engine: dict[str, str] = {}
+        self._own: dict[str, str] = {}
+        self._others: dict[str, str] = {}
+        tree = evaluator.tree
+        module = tree.module("vllm.engine.arg_utils")
+        if module is not None:
+            for cls in _classes(module, "EngineArgs"):
+                _collect(module, cls, self._engine, lambda _, attr: attr)
+        for module in _config_modules(tree):
+            for cls in _classes(module, "Config"):
+                _collect(module, cls, self._own, lambda name, attr: f"{name}.{attr}")
+                _collect_others(module, cls, self._others)
+        for module in tree.modules_under("vllm/platforms"):
+            for cls in _classes(module, "Platform"):
+                _collect_others(module, cls, self._others)
+
+    def place(self, dest: str, field: FieldSpec | None) -> str | None:
+        """`file:line` of the code that fills in the setting, or None when nothing does."""
+        if dest in self._engine:
+            return self._engine[dest]
+        if field is None:
+            return None
+        return self.own(field) or self._others.get(f"{_config_attribute(field.owner.name)}.{field.name}")
+
+    def own(self, field: FieldSpec) -> str | None:
+        """The same, looking only at the field's own class."""
+        return self._own.get(field.qualified)
+
+
+def _config_attribute(class_name: str) -> str:
+    """`CacheConfig` is reached as `cache_config`."""
+    stem = class_name.removesuffix("Config")
+    return (
+        "".join(
+            f"_{char.lower()}" if char.isupper() and index else char.lower()
+            for index, char in enumerate(stem)
+        )
+        + "_config"
+    )
+
+
+def _config_modules(tree: SourceTree) -> list[Module]:
+    single = tree.module("vllm.config")
+    if single is not None and not single.is_package:
+        return [single]
+    return list(tree.modules_under("vllm/config"))
+
+
+def _classes(module: Module, suffix: str) -> list[ast.ClassDef]:
+    return [
+        node for node in module.tree.body if isinstance(node, ast.ClassDef) and node.name.endswith(suffix)
+    ]
+
+
+def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt]]:
+    """Attribute targets of assignments in the class's methods, other than to None and in source order."""
+    found = []
+    for node in ast.walk(cls):
+        if isinstance(node, ast.Assign) and not (
+            isinstance(node.value, ast.Constant) and node.value.value is None
+        ):
+            for target in node.targets:
+                items = target.elts if isinstance(target, ast.Tuple) else [target]
+                found += [(item, node) for item in items if isinstance(item, ast.Attribute)]
+    return sorted(found, key=lambda pair: pair[1].lineno)
+
+
+def _collect(module: Module, cls: ast.ClassDef, into: dict[str, str], key: object) -> None:
+    assert callable(key)
+    for target, node in _assignments(cls):
+        if isinstance(target.value, ast.Name) and target.value.id == "self":
+            into.setdefault(str(key(cls.name, target.attr)), module.evidence(node))
+
+
+def _collect_others(module: Module, cls: ast.ClassDef, into: dict[str, str]) -> None:
+    for target, node in _assignments(cls):
+        holder = target.value
+        name = (
+            holder.attr
+            if isinstance(holder, ast.Attribute)
+            else holder.id
+            if isinstance(holder, ast.Name)
+            else ""
+        )
+        if name.endswith("_config"):
+            into.setdefault(f"{name}.{target.attr}", module.evidence(node))

@@ -1,0 +1,163 @@
+"""Flag tables: what one release of an engine accepts, as data. Loaded lazily, without pydantic."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from .storage import Store, open_store
+from .versions import UnknownVersion, Version
+
+
+class Field(msgspec.Struct, omit_defaults=True):
+    """One key of a flag that takes JSON; keys of an object inside it are spelled with dots (`pass_config.fuse_act`)."""
+
+    name: str
+    type: str
+    default: Any = None
+    choices: list[Any] | None = None
+    resolver: str | None = None
+    deprecated: str | None = None
+
+
+class Flag(msgspec.Struct, omit_defaults=True):
+    """One option of the serve command.
+
+    `kind` is what the option does with its value: `value`, `store_true`, `store_false`, `boolean_optional` (it has the
+    spellings in `negatives` too), `store_boolean` (bare, or followed by true or false) or `append`. `default` is None
+    with `resolver` set when code computes it; `{}` is a JSON object whose keys have the defaults in `nested`.
+    `parse` names a conversion beyond the type: `human_readable` (8k, 16K), `human_readable_or_auto`, `optional_value`
+    (the option may stand alone). `optional` says that `None` and the empty string are accepted and mean None.
+    """
+
+    name: str
+    type: str
+    kind: str = "value"
+    aliases: list[str] = []
+    negatives: list[str] = []
+    default: Any = None
+    choices: list[Any] | None = None
+    nargs: str | int | None = None
+    parse: str | None = None
+    optional: bool = False
+    deprecated: str | None = None
+    field: str | None = None
+    group: str = ""
+    resolver: str | None = None
+    required: bool = False
+    nested: dict[str, Field] = {}
+    evidence: str = ""
+    defined: str = ""
+    resolved: str = ""
+
+    @property
+    def dest(self) -> str:
+        """The snake_case name under which the parsed value is kept."""
+        return self.name.lstrip("-").replace("-", "_")
+
+
+class EnvVar(msgspec.Struct, omit_defaults=True):
+    """An environment variable that the release reads; `default` is None when it is unset or computed."""
+
+    name: str
+    default: Any = None
+    choices: list[Any] | None = None
+    evidence: str = ""
+    deprecated: str | None = None
+
+
+class Table:
+    """Everything one release accepts. `flags` by canonical name (`--max-num-seqs`), `env` by name."""
+
+    def __init__(self, engine: str, version: Version, flags: dict[str, Flag], env: dict[str, EnvVar]) -> None:
+        self.engine = engine
+        self.version = version
+        self.flags = flags
+        self.env = env
+        self._spelled: dict[str, str] | None = None
+
+    def find(self, spelled: str) -> Flag | None:
+        """The flag that `spelled` names: its name, an alias, a negative form, `_` for `-`, a JSON key after a dot.
+
+        Short options (`-tp`) are matched as they stand. None when the release has no such option.
+        """
+        flags = self._index()
+        head = spelled.split("=", 1)[0]
+        if head.startswith("--"):
+            head = head.split(".", 1)[0].replace("_", "-")
+        elif not head.startswith("-"):
+            head = "--" + head.split(".", 1)[0].replace("_", "-")
+        else:
+            head = head.split(".", 1)[0]
+        name = flags.get(head)
+        return None if name is None else self.flags[name]
+
+    def is_negative(self, spelled: str) -> bool:
+        """Whether `spelled` is the form that turns a boolean flag off."""
+        flag = self.find(spelled)
+        return (
+            flag is not None
+            and "--" + spelled.lstrip("-").split("=", 1)[0].replace("_", "-") in flag.negatives
+        )
+
+    def spellings(self) -> list[str]:
+        """Every option string the release's parser knows."""
+        return list(self._index())
+
+    def _index(self) -> dict[str, str]:
+        if self._spelled is None:
+            self._spelled = {}
+            for flag in self.flags.values():
+                for text in (flag.name, *flag.aliases, *flag.negatives):
+                    self._spelled.setdefault(text, flag.name)
+        return self._spelled
+
+
+@lru_cache(maxsize=1)
+def _store(engine: str) -> Store:
+    store = open_store(engine)
+    if store is None:
+        raise UnknownVersion(f"no tables for engine {engine!r}; expected vllm or camshaft")
+    return store
+
+
+@lru_cache(maxsize=128)
+def load(engine: str, version: Version) -> Table:
+    """The table of a release. Raises UnknownVersion when it has none (`versions.resolve` finds the one to use)."""
+    store = _store(engine)
+    text = str(version)
+    if text not in store.versions:
+        raise UnknownVersion(f"no table for {engine} {version}")
+    flags = {name: _flag(name, record) for name, record in store.flags_at(text).items()}
+    env = {name: EnvVar(name=name, **record) for name, record in store.environment_at(text).items()}
+    return Table(engine, version, flags, env)
+
+
+def forget() -> None:
+    """Read the tables from disk again at the next question."""
+    _store.cache_clear()
+    load.cache_clear()
+
+
+def _flag(name: str, record: dict[str, Any]) -> Flag:
+    nested = {key: Field(name=key, **value) for key, value in record.pop("nested", {}).items()}
+    return Flag(name=name, nested=nested, **record)
+
+
+def to_record(flag: Flag) -> dict[str, Any]:
+    """A flag as plain data, without its name and without what has the default value."""
+    return _without_name(msgspec.to_builtins(flag))
+
+
+def environment_record(variable: EnvVar) -> dict[str, Any]:
+    """An environment variable as plain data, without its name and without what has the default value."""
+    return _without_name(msgspec.to_builtins(variable))
+
+
+def _without_name(record: dict[str, Any]) -> dict[str, Any]:
+    record.pop("name")
+    for key, field in record.get("nested", {}).items():
+        record["nested"][key] = {name: value for name, value in field.items() if name != "name"}
+    return record
