@@ -1,0 +1,30 @@
+"""A batch of changes to single logits: which row, which token, what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+Edit = tuple[int, np.ndarray]  # index of a row of the logits, int64 token ids
+
+
+def positions(logits: torch.Tensor, edits: Sequence[Edit]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows, ids), int64 [total]: index tensors over every edit."""
+    sizes = [len(ids) for _, ids in edits]
+    rows = torch.from_numpy(np.repeat(np.asarray([index for index, _ in edits], dtype=np.int64), sizes))
+    ids = torch.from_numpy(np.concatenate([ids for _, ids in edits]))
+    return rows.to(logits.device), ids.to(logits.device)
+
+
+def forbid(logits: torch.Tensor, edits: Sequence[Edit]) -> None:
+    """Sets the logits of tokens to minus infinity, in place."""
+    if edits:
+        logits[positions(logits, edits)] = -float("inf")
+
+
+def token_ids(ids: Sequence[int], vocab: int) -> np.ndarray:
+    """int64: the distinct ids that the vocabulary has."""
+    found = np.unique(np.asarray(ids, dtype=np.int64))
+    return found[(found >= 0) & (found < vocab)]

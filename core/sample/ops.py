@@ -1,0 +1,51 @@
+"""The few operations where the fast way differs by device.
+
+On this kind of CPU numpy's argmax, partition and sort are vectorised and torch's are not: at 32 rows of
+49,152 on one thread argmax takes 0.3 ms against 5 to 7, the 256 largest 6 to 9 against 14 to 15, a full
+sort 16 against 250.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """int64 [m]: the first index of each row's largest value (of a NaN, if it has one)."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
+
+
+def largest(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """float32 [m, min(count, vocab)]: each row's largest values, in descending order."""
+    size = logits.shape[-1]
+    if logits.device.type != "cpu":
+        return torch.topk(logits, min(count, size), dim=-1).values
+    values = logits.numpy()
+    if count < size:
+        values = np.partition(values, size - count, axis=-1)[:, size - count :]
+    return torch.from_numpy(np.sort(values, axis=-1)[:, ::-1].copy())
+
+
+def largest_ids(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """int64 [m, min(count, vocab)]: where each row's largest values stand, in descending order of value."""
+    size = logits.shape[-1]
+    count = min(count, size)
+    if logits.device.type != "cpu" or count == 0:
+        return torch.topk(logits, count, dim=-1).indices
+    values = logits.numpy()
+    ids = np.sort(np.argpartition(values, size - count, axis=-1)[:, size - count :], axis=-1)
+    order = np.argsort(-np.take_along_axis(values, ids, axis=-1), axis=-1, kind="stable")
+    return torch.from_numpy(np.take_along_axis(ids, order, axis=-1))
+
+
+def nth_equal(logits: torch.Tensor, values: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
+    """int64 [m]: the index of the `nth` (from 0) element of each row that equals `values` [m] exactly."""
+    if logits.device.type != "cpu":
+        equal = logits == values[:, None]
+        return (equal & (equal.cumsum(-1) == nth[:, None] + 1)).to(torch.uint8).argmax(-1)
+    rows, wanted, skip = logits.numpy(), values.numpy(), nth.numpy()
+    found = [np.flatnonzero(rows[i] == wanted[i])[skip[i]] for i in range(len(rows))]
+    return torch.from_numpy(np.asarray(found, dtype=np.int64))
