@@ -6,8 +6,9 @@ import numpy as np
 
 from .messages import Logprob, Output, Outputs, Stats, Timing
 from .request import FINISH_STOP, Request
+from .schedule.outcome import News, Update
 from .schedule.plan import StepResult, TokenLogprobs
-from .schedule.scheduler import News, Scheduler, Update
+from .schedule.scheduler import Scheduler
 
 
 class Emitter:
@@ -58,7 +59,7 @@ class Emitter:
         pool, prefix = scheduler.kv.pool, scheduler.kv.prefix
         stats = Stats(
             step=scheduler.step,
-            running=scheduler.num_running,
+            running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             used_blocks=pool.num_used,
             total_blocks=pool.num_blocks,
@@ -68,7 +69,7 @@ class Emitter:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             policy_faults=scheduler.guard.faults,
-            waste=scheduler.kv.waste(scheduler.running_rows(), scheduler.rows.computed),
+            waste=scheduler.running.waste(),
             iteration_tokens=self._iteration_tokens,
             step_ms=self._step_ms,
         )

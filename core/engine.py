@@ -13,7 +13,8 @@ from .errors import ConfigError, RequestError
 from .execute.base import Capacity, Executor
 from .messages import Output, Outputs, Ready, Stats
 from .request import FINISH_REJECTED, Request
-from .schedule.scheduler import Scheduler, SchedulerParams
+from .schedule.params import SchedulerParams
+from .schedule.scheduler import Scheduler
 
 
 class Engine:

@@ -62,7 +62,7 @@ def describe(part: type[Part]) -> dict[str, Any]:
         "name": part.name,
         "what": doc,
         "parameters": {
-            key: {"default": field.default, "what": field.description or ""}
+            key: {"default": field.get_default(call_default_factory=True), "what": field.description or ""}
             for key, field in part.model_fields.items()
         },
     }

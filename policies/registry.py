@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -95,16 +96,7 @@ class ComposedPolicy:
             part.on_events(events)
 
     def _padded(self, step: StepView) -> Budget:
-        budget = self.chunking.budget(step)
-        return Budget(
-            tokens=budget.tokens,
-            prefill_tokens=budget.prefill_tokens,
-            chunk_tokens=budget.chunk_tokens,
-            chunked=budget.chunked,
-            decode_first=budget.decode_first,
-            pad=True,
-            target_ms=budget.target_ms,
-        )
+        return replace(self.chunking.budget(step), pad=True)
 
 
 def names() -> list[str]:
