@@ -1,0 +1,68 @@
+"""Log-probabilities of prompt tokens, chunk by chunk, each position told once even if it is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ..sample.logprobs import prompt_logprobs
+from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
+
+
+class PromptScores:
+    """Remembers which rows asked, and how far each request has been told."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, NewRow] = {}
+        self._told: dict[str, int] = {}  # positions told, by request: survives an eviction
+
+    def add(self, new: NewRow) -> None:
+        """A row begins."""
+        if new.params.prompt_logprobs is not None and len(new.tokens) == new.prompt_len:
+            self._rows[new.row] = new
+
+    def remove(self, row: int) -> None:
+        """A row is free; unknown rows are ignored."""
+        self._rows.pop(row, None)
+
+    def indices(self, plan: StepPlan) -> np.ndarray:
+        """int64 token indices of the step whose logits are needed besides those that are sampled from."""
+        if not self._rows:
+            return np.empty(0, dtype=np.int64)
+        parts = [np.arange(first, last) for _, first, last, _ in self._spans(plan)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def collect(self, plan: StepPlan, logits: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
+        """By row, the chunk's positions in order; `logits` are those of `indices`."""
+        found: dict[int, list[TokenLogprobs]] = {}
+        done = 0
+        for new, first, last, position in list(self._spans(plan)):
+            count = last - first
+            following = torch.from_numpy(new.tokens[position + 1 : position + 1 + count].astype(np.int64))
+            found[new.row] = prompt_logprobs(
+                logits[done : done + count], following.to(logits.device), new.params.prompt_logprobs or 0
+            )
+            done += count
+            self._told[new.request_id] = position + count
+            if position + count + 1 >= new.prompt_len:
+                self._told.pop(new.request_id, None)
+                self._rows.pop(new.row, None)
+        return found
+
+    def _spans(self, plan: StepPlan) -> Iterator[tuple[NewRow, int, int, int]]:
+        """Each asking row's untold part of the step: row, token indices first:last, position of the first."""
+        if not self._rows:
+            return
+        ends = np.cumsum(plan.num_tokens)
+        for i, row in enumerate(plan.rows.tolist()):
+            new = self._rows.get(row)
+            if new is None:
+                continue
+            start, count = int(plan.starts[i]), int(plan.num_tokens[i])
+            begin = max(start, self._told.get(new.request_id, 0))
+            end = min(start + count, new.prompt_len - 1)  # the last prompt token predicts no prompt token
+            if end > begin:
+                first = int(ends[i]) - count + begin - start
+                yield new, first, first + end - begin, begin

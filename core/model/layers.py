@@ -1,0 +1,150 @@
+"""The weights of a dense decoder, laid out for the device, and the buffers a forward pass works in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...kernels.linear import Linear, make_linear
+from ...kernels.rope_kv_write import HeadNorm
+from ..errors import ModelError
+from ..shape import ModelShape
+from .base import WeightSource
+
+
+@dataclass(slots=True)
+class DecoderLayer:
+    """One layer; q, k and v are one matrix, and so are gate and up: fewer, larger products."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    head_norm: HeadNorm | None
+    output: Linear
+    post_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+    window: int | None
+
+
+class Loader:
+    """Reads named weights, checks their sizes, and moves them to one device and dtype."""
+
+    def __init__(self, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
+        self._weights, self._device, self._dtype = weights, device, dtype
+        self._names = frozenset(weights.names())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def tensor(self, name: str, *size: int) -> torch.Tensor:
+        """The tensor called `name`, of exactly `size`. Raises ModelError."""
+        found = self._weights.get(name)
+        if tuple(found.shape) != size:
+            raise ModelError(f"{name}: its size is {tuple(found.shape)}, the config says {size}")
+        return found.to(device=self._device, dtype=self._dtype)
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """As `tensor`, of one dimension, in memory of its own."""
+        return self.tensor(name, size).clone()
+
+    def linear(self, names: list[str], sizes: list[int], in_features: int, bias: bool = False) -> Linear:
+        """One linear layer whose rows are those of the named ones, in order."""
+        weight = [self.tensor(f"{n}.weight", size, in_features) for n, size in zip(names, sizes, strict=True)]
+        joined = torch.cat(weight) if len(weight) > 1 else weight[0]
+        if not bias:
+            return make_linear(joined)
+        return make_linear(
+            joined, torch.cat([self.tensor(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)])
+        )
+
+
+def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
+    """Layer `index` from its Hugging Face names. Raises ModelError."""
+    prefix = f"model.layers.{index}"
+    attention, hidden = f"{prefix}.self_attn", shape.hidden_size
+    q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    head_norm = None
+    if shape.qk_norm:
+        head_norm = HeadNorm(
+            load.vector(f"{attention}.q_norm.weight", shape.head_dim),
+            load.vector(f"{attention}.k_norm.weight", shape.head_dim),
+            shape.rms_norm_eps,
+        )
+    return DecoderLayer(
+        input_norm=load.vector(f"{prefix}.input_layernorm.weight", hidden),
+        qkv=load.linear(
+            [f"{attention}.{name}_proj" for name in "qkv"],
+            [q_size, kv_size, kv_size],
+            hidden,
+            bias=shape.attention_bias,
+        ),
+        head_norm=head_norm,
+        output=load.linear(
+            [f"{attention}.o_proj"], [hidden], q_size, bias=f"{attention}.o_proj.bias" in load
+        ),
+        post_norm=load.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
+        gate_up=load.linear(
+            [f"{prefix}.mlp.{name}_proj" for name in ("gate", "up")], [shape.intermediate_size] * 2, hidden
+        ),
+        down=load.linear([f"{prefix}.mlp.down_proj"], [hidden], shape.intermediate_size),
+        window=window_of(shape, index),
+    )
+
+
+def window_of(shape: ModelShape, index: int) -> int | None:
+    """Sliding window of a layer in tokens, None for full attention."""
+    if shape.sliding_window is None:
+        return None
+    kinds = shape.raw.get("layer_types")
+    if kinds:
+        return shape.sliding_window if kinds[index] == "sliding_attention" else None
+    return shape.sliding_window if index >= int(shape.raw.get("max_window_layers") or 0) else None
+
+
+@dataclass(slots=True)
+class Buffers:
+    """What a layer writes and the next one overwrites: `rows` tokens each."""
+
+    normed: torch.Tensor
+    qkv: torch.Tensor
+    queries: torch.Tensor  # the part of qkv that attention reads
+    attended: torch.Tensor
+    gate_up: torch.Tensor
+    activated: torch.Tensor
+
+
+class Workspace:
+    """Buffers kept between forward passes, so that no step pays for fresh pages of memory."""
+
+    def __init__(self, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> None:
+        self._q_size = shape.num_heads * shape.head_dim
+        self._widths = (
+            shape.hidden_size,
+            self._q_size + 2 * shape.num_kv_heads * shape.head_dim,
+            self._q_size,
+            2 * shape.intermediate_size,
+            shape.intermediate_size,
+        )
+        self._device, self._dtype = device, dtype
+        self._storage: list[torch.Tensor] = []
+        self._rows = -1
+        self._buffers: Buffers | None = None
+
+    def __call__(self, rows: int) -> Buffers:
+        """Buffers of exactly `rows` rows; those of earlier calls are overwritten."""
+        if self._buffers is None or rows != self._rows:
+            self._buffers = self._cut(rows)
+            self._rows = rows
+        return self._buffers
+
+    def _cut(self, rows: int) -> Buffers:
+        if not self._storage or rows * self._widths[0] > self._storage[0].numel():
+            self._storage = [
+                torch.zeros(rows * width, dtype=self._dtype, device=self._device) for width in self._widths
+            ]
+        normed, qkv, attended, gate_up, activated = (
+            storage[: rows * width].view(rows, width)
+            for storage, width in zip(self._storage, self._widths, strict=True)
+        )
+        return Buffers(normed, qkv, qkv[:, : self._q_size], attended, gate_up, activated)

@@ -1,0 +1,44 @@
+"""Which class runs an architecture. What is not here goes through the fallback over transformers."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import ModelError
+from ..shape import ModelShape
+from .base import Model, WeightSource
+from .decoder import DenseDecoder
+from .rope import SCALINGS
+
+DENSE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+
+
+def obstacle(shape: ModelShape) -> str | None:
+    """Why the project's own definitions cannot run a model, None if they can."""
+    raw, scaling = shape.raw, shape.rope_scaling or {}
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if shape.architecture not in DENSE:
+        return f"architecture {shape.architecture}"
+    if shape.num_experts:
+        return "a mixture of experts"
+    if kind is not None and kind not in SCALINGS:
+        return f"rope scaling {kind!r}"
+    if float(raw.get("partial_rotary_factor") or 1.0) != 1.0:
+        return "a partial rotary embedding"
+    if raw.get("hidden_act", "silu") != "silu":
+        return f"activation {raw['hidden_act']!r}"
+    if raw.get("mlp_bias"):
+        return "a bias in the feed-forward layers"
+    return None
+
+
+def build(shape: ModelShape, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> Model:
+    """The model with its weights on the device.
+
+    Raises ModelError when the architecture is not one of the project's own, or a weight is missing or
+    of another size than the shape says.
+    """
+    reason = obstacle(shape)
+    if reason is not None:
+        raise ModelError(f"{shape.name}: {reason} is not among the project's own model definitions")
+    return DenseDecoder(shape, weights, device, dtype)

@@ -1,0 +1,36 @@
+"""Which implementation of an op runs: by device and dtype, found once and remembered.
+
+An op is a folder: `__init__.py` holds its one signature, `reference.py` plain torch that runs
+anywhere, and beside it whichever faster ones exist: `cpu.py` (Numba, float32) and `triton.py` (CUDA).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Dispatch:
+    """Callable that gives the best function called `name` in `package` for a tensor."""
+
+    def __init__(self, package: str, name: str) -> None:
+        self._package, self._name = package, name
+        self._known: dict[tuple[bool, torch.dtype], Callable[..., Any]] = {}
+
+    def __call__(self, x: torch.Tensor) -> Callable[..., Any]:
+        key = (x.is_cuda, x.dtype)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._load(*key)
+        return found
+
+    def _load(self, is_cuda: bool, dtype: torch.dtype) -> Callable[..., Any]:
+        faster = "triton" if is_cuda else "cpu" if dtype == torch.float32 else "reference"
+        needed = {"triton": "triton", "cpu": "numba"}.get(faster, "torch")
+        present = importlib.util.find_spec(f"{self._package}.{faster}") and importlib.util.find_spec(needed)
+        module = importlib.import_module(f"{self._package}.{faster if present else 'reference'}")
+        return getattr(module, self._name)

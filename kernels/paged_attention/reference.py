@@ -1,0 +1,38 @@
+"""Plain torch, any device and dtype: one sequence at a time, its cache gathered. Slow, and plainly right."""
+
+from __future__ import annotations
+
+import torch
+
+from . import Sequences
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    sequences: Sequences,
+    scale: float,
+    window: int | None,
+    out: torch.Tensor,
+) -> None:
+    _, num_kv_heads, block_size, head_dim = k_cache.shape
+    group = q.shape[1] // (head_dim * num_kv_heads)
+    starts, contexts = sequences.query_starts.tolist(), sequences.context_lens.tolist()
+    for i, context in enumerate(contexts):
+        begin, end = starts[i], starts[i + 1]
+        blocks = sequences.block_tables[i, : -(-context // block_size)].long()
+        keys, values = (
+            cache[blocks].transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[:, :context].float()
+            for cache in (k_cache, v_cache)
+        )
+        queries = q[begin:end].float().view(end - begin, num_kv_heads, group, head_dim)
+        scores = torch.einsum("tngd,nkd->ngtk", queries, keys) * scale
+        position = torch.arange(context - (end - begin), context, device=q.device).unsqueeze(1)
+        key_position = torch.arange(context, device=q.device)
+        hidden = key_position > position
+        if window:
+            hidden |= key_position <= position - window
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        attended = torch.einsum("ngtk,nkd->tngd", weights, values)
+        out[begin:end] = attended.reshape(end - begin, -1).to(out.dtype)

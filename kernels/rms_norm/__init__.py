@@ -1,0 +1,25 @@
+"""Root-mean-square normalisation (arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+import torch
+
+from ..dispatch import Dispatch
+
+_best = Dispatch(__name__, "rms_norm")
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32 whatever the dtype.
+
+    x: [T, H], rows contiguous, any row stride; weight: [H]; out: [T, H], contiguous, made when not
+    given. Each row's bits depend on that row alone. Returns out. Raises ValueError on a size mismatch.
+    """
+    if weight.shape[0] != x.shape[-1]:
+        raise ValueError(f"rms_norm: weight has {weight.shape[0]} elements, rows have {x.shape[-1]}")
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _best(x)(x, weight, eps, out)
+    return out
