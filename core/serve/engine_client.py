@@ -69,6 +69,7 @@ class EngineClient:
         self._next_handle = 0
         self._sent = 0
         self._received = 0
+        self._counted = 0  # AddRequests that the latest figures know of
         self._stats: Stats | None = None
         self._opened: asyncio.Future[Ready] | None = None
         self._closing = False
@@ -138,11 +139,15 @@ class EngineClient:
         return self._stats
 
     def queue_depth(self) -> int:
-        """Sequences that wait: those the engine last spoke of, and those sent since that find no free row."""
-        if self._stats is None or self.ready is None:
-            return self._sent - self._received
-        free = 0 if self._stats.waiting else max(0, self.ready.max_num_seqs - self._stats.running)
-        return max(0, self._stats.waiting + self._sent - self._received - free)
+        """Sequences that wait: those the engine last spoke of, and those sent since that find no free row.
+
+        Figures are taken after a step: whoever waits in them waits for room, so new ones will, too.
+        """
+        waiting = self._stats.waiting if self._stats is not None else 0
+        running = self._stats.running if self._stats is not None else 0
+        rows = self.ready.max_num_seqs if self.ready is not None else 0
+        free = 0 if waiting else max(0, rows - running)
+        return max(0, waiting + self._sent - self._counted - free)
 
     def submit(self, generation: Generation, requests: Iterable[AddRequest]) -> None:
         """Sends the generation's sequences, one AddRequest each, in order.
@@ -259,6 +264,7 @@ class EngineClient:
             self._send(Abort(stopped))
         if message.stats is not None:
             self._stats = message.stats
+            self._counted = message.received
             self._metrics.take_stats(message.stats)
         self._confirm()
         for generation in woken.values():

@@ -109,8 +109,10 @@ class EngineLoop:
             self._handle(data)
         if self._received != before:
             # Before the step, which may be long: the sender learns at once what was taken and what refused.
+            # Who really waits shows only after the step, so the figures follow then.
             rejected, self._rejected = self._rejected, []
-            self._emit(Outputs(rejected), stats=True)
+            self._send(Outputs(rejected, received=self._received))
+            self._idle, self._stats_at = False, 0.0
 
     def _handle(self, data: bytes) -> None:
         message = decode_to_engine(data)
@@ -146,7 +148,11 @@ class EngineLoop:
             self._send(Outputs([], stats=stats, received=self._received))  # its lists are given only once
             return msgspec.structs.asdict(stats)
         try:
-            return self._engine.query(query.what, query.argument)
+            answer = self._engine.query(query.what, query.argument)
+            if "arrival_s" in answer:
+                # The engine's clock means nothing elsewhere.
+                answer = {**answer, "arrived_unix_s": time.time() - self._clock() + answer["arrival_s"]}
+            return answer
         except CamshaftError as error:
             return {"error": str(error)}
 

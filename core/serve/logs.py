@@ -77,7 +77,7 @@ def _one_line(text: str) -> str:
 
 
 def _quoted(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
     return text if text and _BARE.issuperset(text) else repr(text)
 
 

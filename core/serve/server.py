@@ -11,7 +11,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from ..messages import Ready
 from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
-from .engine_process import EngineFactory
 from .logs import configure_logs
 from .metrics import Metrics
 from .params import SamplingDefaults
+from .parts import Parts
 from .prompts import Tokenizer
 from .service import ModelLimits, Service
 from .statslog import Totals, stats_line
@@ -46,16 +45,6 @@ class Exit(IntEnum):
 
     OK = 0  # drained
     FAILED = 1  # the engine died, or requests had to be cut off
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a server is put together from."""
-
-    config: ServeConfig
-    engine_factory: EngineFactory  # pickled; called in the engine process
-    load_tokenizer: Callable[[], Tokenizer]
-    model_folder: Path | None = None  # holds generation_config.json
 
 
 def run_server(parts: Parts) -> int:
@@ -122,6 +111,7 @@ class Server:
     async def _load(self) -> Ready | None:
         """Engine and tokenizer at once; None if told to stop meanwhile."""
         log.info(f"Camshaft server version {__version__}, serving model {self._names[0]}")
+        log.info("configuration", **self._parts.given)
         starting = asyncio.gather(
             self._client.start(), asyncio.to_thread(self._parts.load_tokenizer), return_exceptions=False
         )
@@ -132,7 +122,7 @@ class Server:
             starting.cancel()
             return None
         ready, tokenizer = starting.result()
-        _tell_capacity(ready)
+        _tell_capacity(ready, self._parts.device)
         self._service = await asyncio.to_thread(self._build_service, ready, tokenizer)
         return ready
 
@@ -244,7 +234,9 @@ class Server:
             now_s = time.monotonic()
             if stats is not None:
                 now = Totals.of(stats, now_s)
-                line = stats_line(before or Totals(now_s - interval_s, 0, 0, 0, 0, 0), now, stats, "CPU")
+                line = stats_line(
+                    before or Totals(now_s - interval_s, 0, 0, 0, 0, 0), now, stats, self._parts.device
+                )
                 before = now
                 if line is not None:
                     log.info(line)
@@ -277,11 +269,11 @@ def _address(config: ServeConfig, listener: socket.socket) -> str:
     return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}"
 
 
-def _tell_capacity(ready: Ready) -> None:
+def _tell_capacity(ready: Ready, device: str) -> None:
     tokens = ready.num_blocks * ready.block_size
     times = tokens / ready.max_model_len if ready.max_model_len else 0.0
     log.info(
-        f"CPU KV cache size: {tokens:,} tokens, "
+        f"{device} KV cache size: {tokens:,} tokens, "
         f"Maximum concurrency for {ready.max_model_len:,} tokens per request: {times:.2f}x"
     )
 

@@ -17,7 +17,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from camshaft.core.config import ServeConfig
-from camshaft.core.serve.server import Parts, Server
+from camshaft.core.serve.parts import Parts
+from camshaft.core.serve.server import Server
 from camshaft.core.tokenizer import Tokenizer
 
 TEMPLATE = (

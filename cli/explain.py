@@ -1,0 +1,147 @@
+"""`engine explain`: the life of one request, told by the server that ran it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+
+@click.command()
+@click.argument("request_id", metavar="ID")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server.")
+@click.option("--api-key", help="Its key, if it wants one.  [default: $CAMSHAFT_API_KEY]")
+@click.option("--every-token", is_flag=True, help="A line for each token, not for each run of tokens.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def explain(request_id: str, url: str, api_key: str | None, every_token: bool, form: str) -> None:
+    """Say when request ID arrived, why it waited, and in which step each of its tokens was computed.
+
+    ID is the `id` of a reply (cmpl-..., chatcmpl-...) or the X-Request-Id of the request.
+    """
+    told = _ask(url, request_id, api_key or os.environ.get("CAMSHAFT_API_KEY"))
+    if form == "json":
+        click.echo(json.dumps(told, indent=2))
+        return
+    for name, life in told["sequences"].items():
+        for line in story(name, life, every_token):
+            click.echo(line)
+
+
+def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
+    import httpx
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
+    try:
+        reply = httpx.get(address, headers=headers, timeout=60, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise click.ClickException(f"{url}: {error}; is the server running there? (--url)") from error
+    try:
+        body = reply.json()
+    except ValueError:
+        raise click.ClickException(f"{address}: not an answer of this server ({reply.status_code})") from None
+    if reply.status_code != 200:
+        message = body.get("error", {}).get("message") if isinstance(body, dict) else None
+        raise click.ClickException(f"{url}: {message or f'status {reply.status_code}'}")
+    return body
+
+
+def story(name: str, life: dict[str, Any], every_token: bool = False) -> Iterator[str]:
+    """Lines of text for the life of one sequence, as /debug/explain tells it."""
+    if "error" in life:
+        yield f"{name}: {life['error']}"
+        return
+    reason = f" ({life['finish_reason']})" if life.get("finish_reason") else ""
+    yield f"{name}: {life['state']}{reason}"
+    yield "  " + ", ".join(_facts(life))
+    yield "  " + ", ".join(_times(life))
+    if not life.get("complete", True):
+        yield "  its first steps have left the server's memory"
+    yield ""
+    yield f"  {'at ms':>12}  {'step':>7}  what"
+    yield f"  {0.0:>12.1f}  {'':>7}  arrived{_clock(life)}"
+    for event in _merged(life["events"], every_token):
+        yield f"  {event['at_ms']:>12.1f}  {event['step']:>7}  {_what(event)}"
+    yield ""
+
+
+def _facts(life: dict[str, Any]) -> Iterator[str]:
+    yield f"prompt of {life['prompt_tokens']} tokens ({life['cached_tokens']} from the prefix cache)"
+    if life.get("priority"):
+        yield f"priority {life['priority']}"
+    if life.get("tenant"):
+        yield f"tenant {life['tenant']}"
+    yield _counted(life["preemptions"], "eviction")
+
+
+def _times(life: dict[str, Any]) -> Iterator[str]:
+    for key, text in (
+        ("queued_ms", "waited {:.1f} ms"),
+        ("first_token_ms", "first token after {:.1f} ms"),
+        ("finished_ms", "ended after {:.1f} ms"),
+    ):
+        if life.get(key) is not None:
+            yield text.format(life[key])
+    if life.get("queued_ms") is None:
+        yield "has not started"
+
+
+def _clock(life: dict[str, Any]) -> str:
+    at_s = life.get("arrived_unix_s")
+    return "" if at_s is None else time.strftime(" at %Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def _merged(events: list[dict[str, Any]], every_token: bool) -> Iterator[dict[str, Any]]:
+    """Tokens of adjacent steps become one event, unless each is wanted."""
+    run: dict[str, Any] | None = None
+    for event in events:
+        if event["event"] != "token" or every_token:
+            if run is not None:
+                yield run
+                run = None
+            yield event
+        elif run is not None and event["step"] == run["last_step"] + 1:
+            run["count"] += event["tokens"]
+            run["last_step"] = event["step"]
+            run["slowest_ms"] = max(run["slowest_ms"], event["step_ms"])
+            run["total_ms"] += event["step_ms"]
+        else:
+            if run is not None:
+                yield run
+            run = {**event, "event": "tokens", "count": event["tokens"], "last_step": event["step"]}
+            run |= {"slowest_ms": event["step_ms"], "total_ms": event["step_ms"]}
+    if run is not None:
+        yield run
+
+
+def _what(event: dict[str, Any]) -> str:
+    kind = event["event"]
+    if kind == "waited":
+        steps = _counted(event["steps"], "step")
+        return f"waited {event['until_ms'] - event['at_ms']:.1f} ms ({steps}): {event['why']}"
+    if kind == "evicted":
+        return f"evicted, its blocks given to others: {event['why']}"
+    if kind == "chunk":
+        last = event["start"] + event["tokens"] - 1
+        return (
+            f"prompt tokens {event['start']} to {last}, in a step of {event['batch_tokens']} tokens "
+            f"that took {event['step_ms']:.1f} ms"
+        )
+    if kind == "token":
+        return f"token, in a step of {event['batch_tokens']} tokens that took {event['step_ms']:.1f} ms"
+    if kind == "tokens":
+        steps = event["last_step"] - event["step"] + 1
+        return (
+            f"{_counted(event['count'], 'token')}, one a step up to step {event['last_step']}: "
+            f"{event['total_ms'] / steps:.1f} ms a step, {event['slowest_ms']:.1f} the slowest"
+        )
+    return str(kind)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,105 @@
+"""`engine serve`: the server, from a configuration file or a model's name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..core.config import LoadedConfig
+
+EPILOG = """\b
+Examples:
+  engine serve --config cpu-demo
+  engine serve --config serve.yaml --set policy=latency --port 9000
+  engine serve ./models/SmolLM2-135M-Instruct --set max_num_seqs=16
+
+\b
+SIGTERM (or Ctrl-C) lets running requests finish; a second one ends at once.
+Exit status: 0 drained, 1 the engine failed or requests were cut off, 2 the configuration is wrong.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("model", required=False)
+@click.option("--config", "source", metavar="FILE", help="A YAML file, or the name of a preset.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 is any free one.")
+@click.option("--skip-flag-check", is_flag=True, help="Do not run check-flags on the file first.")
+def serve(
+    model: str | None,
+    source: str | None,
+    overrides: tuple[str, ...],
+    host: str | None,
+    port: int | None,
+    skip_flag_check: bool,
+) -> None:
+    """Serve MODEL, or what the configuration names, over an OpenAI-compatible API."""
+    if model is None and source is None:
+        raise click.UsageError(
+            "nothing to serve: name a MODEL or a --config (--config cpu-demo runs anywhere)"
+        )
+    from ..core.errors import CamshaftError, ConfigError
+
+    given = {"model": model, "host": host, "port": port}
+    try:
+        sys.exit(_serve(source, overrides, given, skip_flag_check))
+    except CamshaftError as error:
+        failure = click.ClickException(str(error))
+        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
+        raise failure from error
+
+
+def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any], skip_check: bool) -> int:
+    from ..core.build import settle
+    from ..core.config import load_config
+    from ..core.model.loading.hub import locate
+
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    loaded = load_config(source, [*overrides, *options])
+    if loaded.source is not None and not skip_check:
+        _check_flags(loaded)
+    folder = locate(loaded.config.model, progress=_Steps()) if loaded.config.model else Path()
+    resolved = settle(loaded)
+
+    from ..core.serve.parts import parts_of
+    from ..core.serve.server import run_server
+
+    return run_server(parts_of(resolved, folder))
+
+
+def _check_flags(loaded: LoadedConfig) -> None:
+    """What `engine check-flags` says of the file; an error in it ends the start before anything is loaded."""
+    from ..core.errors import ConfigError
+    from ..diagnostics.compat.run import check_file
+    from ..diagnostics.compat.versions import UnknownVersion
+
+    source = loaded.source
+    if source is None:
+        return
+    try:
+        results = check_file(source, engine="camshaft")
+    except UnknownVersion:
+        return  # no release of ours has been recorded yet: there is nothing to compare with
+    for result in results:
+        errors = [finding for finding in result.findings if str(finding.severity) == "error"]
+        for finding in result.findings:
+            click.echo(f"{finding.severity}: {finding.code}: {finding.message}", err=True)
+        if errors:
+            raise ConfigError(f"{source}: {len(errors)} error(s) above; see: engine check-flags {source}")
+
+
+class _Steps:
+    """Tells on standard error which stage of fetching a model begins."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            click.echo(f"{stage} ...", err=True)

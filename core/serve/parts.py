@@ -1,0 +1,63 @@
+"""From a resolved configuration to the parts of a server; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import Resolved, ServeConfig
+from .engine_process import Engine, EngineFactory
+from .prompts import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECRET = frozenset({"api_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a server is put together from."""
+
+    config: ServeConfig  # resolved
+    engine_factory: EngineFactory  # pickled; called in the engine process
+    load_tokenizer: Callable[[], Tokenizer]
+    model_folder: Path | None = None  # holds generation_config.json
+    device: str = "CPU"  # as the log names it
+    given: Mapping[str, Any] = field(default_factory=dict)  # values that somebody wrote, for the log
+
+
+def parts_of(resolved: Resolved, folder: Path) -> Parts:
+    """The parts for a resolved configuration whose model lies in `folder`."""
+    config = resolved.config
+    given = {
+        name: "(set)" if name in _SECRET else effective.value
+        for name, effective in resolved.values.items()
+        if effective.origin in ("given", "preset") and effective.value is not None
+    }
+    return Parts(
+        config=config,
+        engine_factory=partial(open_engine, config.model_dump_json()),
+        load_tokenizer=partial(load_tokenizer, config.tokenizer or config.model),
+        model_folder=folder,
+        device="GPU" if config.device == "cuda" else "CPU",
+        given=given,
+    )
+
+
+def open_engine(config_json: str) -> Engine:
+    """In the engine process: an engine for a resolved configuration, not opened yet."""
+    from ..build import build_engine
+
+    return build_engine(ServeConfig.model_validate_json(config_json))
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model's folder, hub id or demo name. Raises ModelError."""
+    from ..model.loading.hub import locate
+    from ..tokenizer import Tokenizer as FolderTokenizer
+
+    return FolderTokenizer(locate(name))

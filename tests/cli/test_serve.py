@@ -1,0 +1,66 @@
+"""`engine serve`: what is refused before anything is loaded, and how."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from camshaft.cli.serve import serve
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(serve, list(arguments))
+
+
+def test_nothing_to_serve_names_the_demo() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "--config cpu-demo" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model: x\nmax_num_seq: 4\n", "max_num_seqs"),
+        ("model: x\nport: high\n", "port"),
+        ("model: x\ntensor_parallel_size: 2\n", "tensor_parallel_size"),
+        ("model: [", "YAML"),
+        ("max_num_seqs: 4\n", "model"),
+    ],
+)
+def test_a_wrong_file_is_exit_code_2(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    result = run("--config", str(file))
+    assert result.exit_code == 2, result.output
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_missing_model_says_what_was_tried(tmp_path: Path) -> None:
+    result = run(str(tmp_path / "none"))
+    assert result.exit_code == 1
+    assert "no such folder" in result.output
+
+
+def test_a_missing_file_names_the_presets() -> None:
+    result = run("--config", "no-such")
+    assert result.exit_code == 2
+    assert "cpu-demo" in result.output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from camshaft.cli.main import main\n"
+        "try: main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        "bad = {'torch', 'fastapi', 'transformers', 'numba', 'pydantic', 'zmq'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Examples" in done.stdout
