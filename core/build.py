@@ -45,4 +45,4 @@ def build_engine(config: ServeConfig) -> Engine:
     """An engine for a resolved configuration, not opened yet. Raises ConfigError."""
     from .execute.torch_executor import TorchExecutor
 
-    return Engine(config, TorchExecutor(config), policy_file(config).build())
+    return Engine(config, TorchExecutor(config), policy_file(config))

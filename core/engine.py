@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..policies.base import Policy
+from ..policies.registry import PolicyFile
 from .config import ServeConfig
 from .emit import Emitter
 from .errors import ConfigError, RequestError
 from .execute.base import Capacity, Executor
 from .messages import Output, Outputs, Ready, Stats
+from .recording import Recorder
 from .request import FINISH_REJECTED, Request
 from .schedule.params import SchedulerParams
 from .schedule.scheduler import Scheduler
@@ -27,19 +28,23 @@ class Engine:
         self,
         config: ServeConfig,
         executor: Executor,
-        policy: Policy,
+        policy: PolicyFile,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.clock = clock
         self._executor, self._policy = executor, policy
+        self._recorder: Recorder | None = None
         self._requests: dict[int, Request] = {}
 
     def open(self) -> Ready:
         """Loads the model and sizes the cache. Raises ModelError, CapacityError or ConfigError."""
         self.capacity = self._executor.open()
-        self.scheduler = Scheduler(scheduler_params(self.config, self.capacity), self._policy)
+        params = scheduler_params(self.config, self.capacity)
+        self.scheduler = Scheduler(params, self._policy.build())
+        if self.config.record:
+            self._recorder = Recorder(self.config.record, params, self._policy)
         self.emitter = Emitter(self.scheduler)
         return Ready(
             max_model_len=self.scheduler.params.max_length,
@@ -57,15 +62,22 @@ class Engine:
             raise RequestError(
                 f"token id {largest} is outside the vocabulary of {self.capacity.vocab_size}", "prompt"
             )
-        self.scheduler.add(request, self.clock())
+        now_s = self.clock()
+        self.scheduler.add(request, now_s)
+        if self._recorder:
+            self._recorder.added(request, now_s)
         self._requests[request.handle] = request
 
     def abort(self, handles: list[int]) -> None:
         """Ends requests and frees what they hold; unknown handles are ignored."""
         for handle in handles:
             request = self._requests.pop(handle, None)
-            if request is not None:
-                self.scheduler.abort(request, self.clock())
+            if request is None:
+                continue
+            now_s = self.clock()
+            self.scheduler.abort(request, now_s)
+            if self._recorder:
+                self._recorder.aborted(request, now_s)
 
     @property
     def has_work(self) -> bool:
@@ -73,13 +85,20 @@ class Engine:
 
     def step(self) -> Outputs:
         """Plans a step, runs it, and says what came of it. Empty if nothing could run now."""
-        plan = self.scheduler.schedule(self.clock())
-        outputs = [self._rejected(request) for request in self.scheduler.take_rejected()]
+        now_s = self.clock()
+        plan = self.scheduler.schedule(now_s)
+        rejected = self.scheduler.take_rejected()
+        if self._recorder:
+            self._recorder.planned(plan, now_s, rejected)
+        outputs = [self._rejected(request) for request in rejected]
         if plan is None:
             return Outputs(outputs)
         result = self._executor.collect(self._executor.launch(plan))
         owners = self.emitter.owners(result)
-        update = self.scheduler.update(result, self.clock())
+        now_s = self.clock()
+        update = self.scheduler.update(result, now_s)
+        if self._recorder:
+            self._recorder.updated(result, update, now_s)
         for request in update.finished:
             self._requests.pop(request.handle, None)
         return self.emitter.emit(update, result, owners, outputs)
@@ -105,7 +124,9 @@ class Engine:
         return {"error": f"unknown question {what!r}"}
 
     def close(self) -> None:
-        """Frees the executor's memory; safe to call twice."""
+        """Frees the executor's memory and completes the recording; safe to call twice."""
+        if self._recorder:
+            self._recorder.close()
         self._executor.close()
 
     def _rejected(self, request: Request) -> Output:

@@ -1,0 +1,255 @@
+"""What a server did, written down so that it can be played again: arrivals, lengths, prefix hashes, step plans.
+
+Never content: a block of tokens stands as a number, hashed with a key that is thrown away. Each line is a
+JSON object. `request` lines (one a finished request) are a workload that bench and simulate read; the others
+let `replay` drive a scheduler through the same calls and compare its plans.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..policies.registry import PolicyFile, load_policy
+from .errors import CamshaftError, EvidenceError
+from .request import FINISH_STOP, Request, SamplingParams
+from .schedule.outcome import Update
+from .schedule.params import SchedulerParams
+from .schedule.plan import StepPlan, StepResult
+from .schedule.scheduler import Scheduler
+
+VERSION = 1
+_END = -1  # the token that ends a replayed sequence; no block holds it
+
+
+def plan_digest(plan: StepPlan) -> str:
+    """16 hex digits of everything a plan decides: rows, tokens, blocks and copies."""
+    digest = blake2b(digest_size=8)
+    for array in (
+        plan.rows,
+        plan.starts,
+        plan.num_tokens,
+        plan.samples,
+        plan.removed,
+        plan.table_rows,
+        plan.table_indices,
+        plan.table_blocks,
+        plan.copies,
+    ):
+        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(b"|")
+    digest.update(f"{plan.num_decodes} {plan.padding}".encode())
+    return digest.hexdigest()
+
+
+class Recorder:
+    """Writes a recording. Every call of the scheduler is reported right after it was made."""
+
+    def __init__(self, path: str | Path, params: SchedulerParams, policy: PolicyFile) -> None:
+        try:
+            self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error
+        self._key = secrets.token_bytes(16)
+        self._encode = msgspec.json.Encoder().encode
+        self._caching = params.enable_prefix_caching
+        self._write(
+            type="recording",
+            version=VERSION,
+            block_tokens=params.block_size,
+            params=msgspec.to_builtins(params),
+            policy=policy.model_dump(exclude_none=True),
+        )
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def added(self, request: Request, now_s: float) -> None:
+        self._write(
+            type="add",
+            seq=request.seq,
+            now_s=now_s,
+            id=request.id,
+            fork_of=request.fork_of,
+            arrival_s=request.arrival_s,
+            input_tokens=request.prompt_len,
+            max_tokens=request.params.max_tokens,
+            prompt_logprobs=request.params.prompt_logprobs is not None,
+            priority=request.priority,
+            tenant=request.tenant,
+            deadline_s=request.deadline_s,
+        )
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self._write(type="abort", seq=request.seq, now_s=now_s)
+        self._finished(request)
+
+    def planned(self, plan: StepPlan | None, now_s: float, rejected: list[Request]) -> None:
+        if plan is None:
+            self._write(type="idle", now_s=now_s)
+        else:
+            self._write(type="step", step=plan.step, now_s=now_s, digest=plan_digest(plan))
+        for request in rejected:
+            self._finished(request)
+
+    def updated(self, result: StepResult, update: Update, now_s: float) -> None:
+        finished = update.finished
+        self._write(
+            type="result",
+            step=result.step,
+            now_s=now_s,
+            duration_ms=result.duration_ms,
+            stopped=[r.seq for r in finished if r.finish_reason == FINISH_STOP],
+            failed=sorted(result.failed),
+        )
+        for request in finished:
+            self._finished(request)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _finished(self, request: Request) -> None:
+        self._write(
+            type="request",
+            seq=request.seq,
+            arrival_s=request.arrival_s,
+            input_tokens=request.prompt_len,
+            output_tokens=len(request.output),
+            hash_ids=[self._number(key) for key in request.hashes],
+            tenant=request.tenant,
+            priority=request.priority,
+            finish_reason=request.finish_reason,
+        )
+
+    def _number(self, block_hash: bytes) -> int:
+        """A block's hash as a number that JSON keeps exactly and nobody can trace back to tokens."""
+        return int.from_bytes(blake2b(block_hash, key=self._key, digest_size=6).digest(), "little")
+
+    def _write(self, **line: Any) -> None:
+        self._file.write(self._encode(line) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Steps played, and the first whose plan came out otherwise (None: all the same)."""
+
+    steps: int
+    requests: int
+    first_difference: int | None
+
+
+def replay(path: str | Path) -> Replay:
+    """Drives a fresh scheduler through a recording and compares every plan. Raises EvidenceError for a file
+    that is no recording or is damaged.
+    """
+    lines = list(_read(Path(path)))
+    try:
+        return _Player(lines).play()
+    except CamshaftError as error:
+        raise EvidenceError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
+        raise EvidenceError(f"{path}: damaged recording: {type(error).__name__}: {error}") from error
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield decode(line)
+                except msgspec.DecodeError as error:
+                    raise EvidenceError(f"{path}:{number}: not a JSON line: {error}") from error
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error}") from error
+
+
+class _Player:
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        if not lines or lines[0].get("type") != "recording":
+            raise EvidenceError("not a recording: the first line has no type `recording`")
+        params = msgspec.convert({**lines[0]["params"], "eos_token_ids": (_END,)}, SchedulerParams)
+        self._scheduler = Scheduler(params, load_policy(lines[0]["policy"]).build())
+        self._block_size = params.block_size
+        self._lines = lines[1:]
+        self._blocks = {line["seq"]: line["hash_ids"] for line in lines if line["type"] == "request"}
+        self._requests: dict[int, Request] = {}
+        self._plan: StepPlan | None = None
+        self._steps = 0
+
+    def play(self) -> Replay:
+        difference: int | None = None
+        for line in self._lines:
+            match line["type"]:
+                case "add":
+                    self._add(line)
+                case "abort":
+                    self._scheduler.abort(self._requests[line["seq"]], line["now_s"])
+                case "idle":
+                    self._scheduler.schedule(line["now_s"])
+                    self._scheduler.take_rejected()
+                case "step":
+                    self._plan = self._scheduler.schedule(line["now_s"])
+                    self._scheduler.take_rejected()
+                    self._steps += 1
+                    if self._plan is None or plan_digest(self._plan) != line["digest"]:
+                        difference = line["step"]
+                        break
+                case "result":
+                    self._update(line)
+        return Replay(self._steps, len(self._requests), difference)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        seq, length = line["seq"], line["input_tokens"]
+        request = Request(
+            id=line["id"],
+            prompt=np.array([self._token(seq, place) for place in range(length)], dtype=np.int32),
+            params=SamplingParams(
+                max_tokens=line["max_tokens"], prompt_logprobs=0 if line["prompt_logprobs"] else None
+            ),
+            arrival_s=line["arrival_s"],
+            priority=line["priority"],
+            tenant=line["tenant"],
+            deadline_s=line["deadline_s"],
+            fork_of=line["fork_of"],
+        )
+        self._requests[seq] = request
+        self._scheduler.add(request, line["now_s"])
+
+    def _update(self, line: dict[str, Any]) -> None:
+        plan = self._plan
+        assert plan is not None
+        rows = plan.rows[plan.samples]
+        stopped = set(line["stopped"])
+        tokens = [self._drawn(int(row), stopped) for row in rows]
+        failed = dict.fromkeys(line["failed"], "failed in the recorded run")
+        result = StepResult(
+            plan.step, rows, np.array(tokens, dtype=np.int32), line["duration_ms"], failed=failed
+        )
+        self._scheduler.update(result, line["now_s"])
+
+    def _drawn(self, row: int, stopped: set[int]) -> int:
+        columns = self._scheduler.rows
+        seq = int(columns.seq[row])
+        return _END if seq in stopped else self._token(seq, int(columns.known[row]))
+
+    def _token(self, seq: int, place: int) -> int:
+        """A token that is equal wherever the recorded blocks were equal, and nowhere else."""
+        blocks = self._blocks.get(seq, ())
+        block, offset = divmod(place, self._block_size)
+        if block < len(blocks):
+            return (blocks[block] * 1_000_003 + offset) % (1 << 30)
+        return (1 << 30) + (seq * 1_000_003 + place) % (1 << 30)

@@ -1,0 +1,227 @@
+"""The step loop over a fake device: outputs, errors, the recording and its replay."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft.core.config import ServeConfig
+from camshaft.core.engine import Engine
+from camshaft.core.errors import EvidenceError, RequestError
+from camshaft.core.execute.base import Capacity
+from camshaft.core.messages import Output
+from camshaft.core.recording import replay
+from camshaft.core.request import Request, SamplingParams
+from camshaft.core.schedule.plan import StepPlan, StepResult, TokenLogprobs
+from camshaft.policies.registry import load_policy
+
+EOS = 1
+
+
+class FakeDevice:
+    """Draws 2 + (sequence length mod 7), or end-of-sequence at a length divisible by 11."""
+
+    def __init__(self, **capacity: Any) -> None:
+        defaults: dict[str, Any] = {
+            "num_blocks": 40,
+            "block_size": 4,
+            "max_model_len": 100,
+            "max_num_seqs": 6,
+            "vocab_size": 1000,
+            "eos_token_ids": (EOS,),
+        }
+        self.capacity = Capacity(**{**defaults, **capacity})
+        self.closed = False
+        self.fail: dict[int, str] = {}
+
+    def open(self) -> Capacity:
+        return self.capacity
+
+    def launch(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def collect(self, handle: StepPlan) -> StepResult:
+        rows = handle.rows[handle.samples]
+        lengths = (handle.starts + handle.num_tokens)[handle.samples]
+        tokens = np.where(lengths % 11 == 0, EOS, 2 + lengths % 7).astype(np.int32)
+        logprobs = {int(row): TokenLogprobs([int(t)], [-0.5], 1) for row, t in zip(rows, tokens, strict=True)}
+        return StepResult(handle.step, rows, tokens, 1.0, logprobs=logprobs, failed=dict(self.fail))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+def make_engine(policy: Any = "continuous-chunked", record: Path | None = None, **capacity: Any) -> Engine:
+    config = ServeConfig(
+        model="m",
+        max_num_batched_tokens=32,
+        enable_prefix_caching=True,
+        long_prefill_token_threshold=0,
+        record=str(record) if record else None,
+    )
+    engine = Engine(config, FakeDevice(**capacity), load_policy(policy), clock=Clock())
+    engine.open()
+    return engine
+
+
+def request(handle: int, prompt: list[int], **params: Any) -> Request:
+    fields = {key: params.pop(key) for key in ("tenant", "priority", "fork_of") if key in params}
+    return Request(
+        id=f"r{handle}",
+        prompt=np.array(prompt, dtype=np.int32),
+        params=SamplingParams(**params),
+        arrival_s=0.0,
+        handle=handle,
+        **fields,
+    )
+
+
+def run(engine: Engine) -> dict[int, list[Output]]:
+    outputs: dict[int, list[Output]] = {}
+    for _ in range(2000):
+        if not engine.has_work:
+            return outputs
+        for output in engine.step():
+            outputs.setdefault(output.handle, []).append(output)
+    raise AssertionError("not done")
+
+
+def test_tokens_come_once_each_and_the_last_output_says_why_it_ended() -> None:
+    engine = make_engine()
+    engine.add(request(1, [5] * 3, max_tokens=4))
+    engine.add(request(2, [6] * 8, max_tokens=50))
+    outputs = run(engine)
+    assert [t for o in outputs[1] for t in o.tokens] == [5, 6, 7, 8]
+    assert outputs[1][-1].finish_reason == "length"
+    assert outputs[2][-1].finish_reason == "stop"
+    assert outputs[2][-1].stop_token == EOS
+    assert outputs[1][0].cached_tokens == 0
+    assert outputs[1][-1].timing is not None
+    assert outputs[1][-1].timing.decode_ms > 0
+    stats = engine.stats()
+    assert stats.prompt_tokens == 11
+    assert stats.generation_tokens == sum(len(o.tokens) for line in outputs.values() for o in line)
+    assert stats.used_blocks == 0
+
+
+def test_logprobs_reach_only_who_asked() -> None:
+    engine = make_engine()
+    engine.add(request(1, [5] * 3, max_tokens=3, logprobs=1))
+    engine.add(request(2, [5] * 3, max_tokens=3))
+    outputs = run(engine)
+    assert all(o.logprobs and o.logprobs[0].token_ids == o.tokens for o in outputs[1])
+
+
+def test_a_token_outside_the_vocabulary_is_refused() -> None:
+    engine = make_engine()
+    for bad in (1000, -1):
+        with pytest.raises(RequestError, match="vocabulary"):
+            engine.add(request(1, [bad]))
+    assert not engine.has_work
+
+
+def test_a_failed_row_ends_alone() -> None:
+    engine = make_engine()
+    engine.add(request(1, [5] * 3, max_tokens=5))
+    engine.add(request(2, [5] * 3, max_tokens=5))
+    engine.step()
+    row = engine.scheduler.running.decoding[0]
+    device = engine._executor
+    assert isinstance(device, FakeDevice)
+    device.fail = {row: "bad luck"}
+    failed = [o for o in engine.step() if o.finish_reason == "error"]
+    device.fail = {}
+    assert [o.error for o in failed] == ["bad luck"]
+    other = run(engine)
+    assert [lines[-1].finish_reason for lines in other.values()] == ["length"]
+    engine.check_integrity()
+
+
+def test_explain_and_integrity_answer() -> None:
+    engine = make_engine()
+    engine.add(request(1, [5] * 3, max_tokens=2))
+    run(engine)
+    assert engine.query("explain", "r1")["finish_reason"] == "length"
+    assert "error" in engine.query("explain", "nobody")
+    assert engine.query("integrity")["free_blocks"] == 40
+    assert "error" in engine.query("riddle")
+
+
+def record_some(path: Path, policy: Any, seed: int) -> Engine:
+    rng = random.Random(seed)
+    engine = make_engine(policy, record=path, num_blocks=24)
+    shared = [list(range(2, 2 + 20)), list(range(50, 50 + 31))]
+    live: list[int] = []
+    for handle in range(60):
+        prompt = [*rng.choice(shared)[: rng.randint(0, 31)], *[100 + handle] * rng.randint(1, 30)]
+        fork = f"r{handle - 1}" if rng.random() < 0.2 and handle else None
+        engine.add(
+            request(
+                handle,
+                prompt,
+                max_tokens=rng.randint(1, 25),
+                tenant=rng.choice("ab"),
+                priority=rng.randint(0, 2),
+                fork_of=fork,
+                prompt_logprobs=1 if rng.random() < 0.1 else None,
+            )
+        )
+        live.append(handle)
+        if rng.random() < 0.15:
+            engine.abort([rng.choice(live)])
+        for _ in range(rng.randint(0, 6)):
+            engine.step()
+    run(engine)
+    engine.close()
+    return engine
+
+
+@pytest.mark.parametrize("policy", ["naive", "static", "continuous-chunked", "latency", "fair"])
+def test_a_recording_replays_to_the_same_plans(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "run.jsonl"
+    engine = record_some(path, policy, seed=5)
+    again = replay(path)
+    assert again.first_difference is None
+    assert again.steps == engine.scheduler.step
+    assert again.requests == 60
+    if policy == "continuous-chunked":
+        assert engine.scheduler.preemptions > 0
+        assert engine.scheduler.kv.prefix.hits > 0
+
+
+def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record_some(path, "continuous-chunked", seed=6)
+    lines = path.read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if '"type":"add"' in line and i > 40)
+    lines[place] = lines[place].replace('"input_tokens":', '"input_tokens":1')
+    path.write_text("\n".join(lines))
+    assert replay(path).first_difference is not None
+    path.write_text('{"type": "request"}\n')
+    with pytest.raises(EvidenceError, match="not a recording"):
+        replay(path)
+
+
+def test_replay_needs_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record_some(path, "continuous-chunked", seed=7)
+    probe = (
+        "import sys; from camshaft.core.recording import replay\n"
+        f"assert replay({str(path)!r}).first_difference is None\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
