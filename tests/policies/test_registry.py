@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from camshaft.policies import registry
+from camshaft.policies.base import ADMIT, Budget, Policy, PolicyError
+from camshaft.policies.parts import Order
+from camshaft.policies.registry import catalogue, load_policy, names, parts
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_policy_file_builds(name: str) -> None:
+    policy = load_policy(name)
+    assert policy.description
+    assert isinstance(policy.build(), Policy)
+    assert policy.build() is not policy.build()
+
+
+def test_every_part_says_what_it_does() -> None:
+    expected = {
+        "order": {"fcfs", "priority", "shortest_first", "longest_prefix", "fair_share", "deadline"},
+        "victim": {"latest", "least_computed", "lowest_priority"},
+        "chunking": {"off", "fixed", "adaptive"},
+        "batching": {"continuous", "single", "static"},
+    }
+    for kind, entries in catalogue().items():
+        assert {entry["name"] for entry in entries} == expected[kind]
+        for entry in entries:
+            assert entry["what"]
+            assert all(parameter["what"] for parameter in entry["parameters"].values())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("contiuous", "did you mean 'continuous'"),
+        ({"order": "fcsf"}, "did you mean 'fcfs'"),
+        ({"order": {"name": "fair_share", "weight": 1}}, "unknown key 'weight'"),
+        ({"chunking": {"name": "adaptive", "itl_target_ms": -1}}, "itl_target_ms"),
+        ({"colour": "blue"}, "unknown key 'colour'"),
+        ({"api_version": 2}, "api_version"),
+        ({"order": {"aging": 1}}, "needs a `name`"),
+        ({"plugin": "absent"}, "no installed package offers"),
+        ({"knobs": {"max_num_seqs": 0}}, "max_num_seqs"),
+    ],
+)
+def test_mistakes_are_told(source: Any, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        load_policy(source)
+
+
+def test_a_file_by_path(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("api_version: 1\norder: deadline\n")
+    assert load_policy(file).name == "mine"
+    file.write_text("[1, 2")
+    with pytest.raises(PolicyError, match="not readable as YAML"):
+        load_policy(file)
+    file.write_text("- 1")
+    with pytest.raises(PolicyError, match="a policy file is a mapping"):
+        load_policy(file)
+
+
+class Backwards(Order):
+    """Last come, first served."""
+
+    name = "backwards"
+
+    def key(self, view: Any, step: Any) -> tuple[int, ...]:
+        return (-view.seq,)
+
+
+class Whole:
+    name = "whole"
+    dynamic = False
+    accounts = False
+
+    def __init__(self, tokens: int = 7) -> None:
+        self.tokens = tokens
+
+    def order_key(self, view: Any, step: Any) -> tuple[int, ...]:
+        return ()
+
+    victim_key = order_key
+
+    def step_budget(self, step: Any) -> Budget:
+        return Budget(tokens=self.tokens)
+
+    def admit(self, view: Any, step: Any) -> Any:
+        return ADMIT
+
+    def on_events(self, events: Any) -> None:
+        pass
+
+
+def test_third_party_parts_and_policies_come_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = {
+        name: SimpleNamespace(load=lambda value=value: value)
+        for name, value in {"backwards": Backwards, "whole": Whole}.items()
+    }
+    monkeypatch.setattr(registry, "plugins", lambda: offered)
+    assert "backwards" not in parts("order")
+    composed = load_policy({"order": "backwards"}).build()
+    assert isinstance(composed, Policy)
+    with pytest.raises(PolicyError, match="is not a victim part"):
+        load_policy({"victim": "backwards"})
+    whole = load_policy({"plugin": {"name": "whole", "tokens": 3}}).build()
+    assert whole.step_budget(None).tokens == 3  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="cannot be made"):
+        load_policy({"plugin": {"name": "whole", "size": 3}})
