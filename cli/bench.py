@@ -1,0 +1,319 @@
+"""`engine bench`: measure a server by its URL, or the engine in-process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..core.engine import Engine
+    from ..core.workload import Workload
+
+
+class _BenchGroup(click.Group):
+    """A group that is also a command: `engine bench --url ...` runs, `engine bench policies` goes on."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(
+            ctx.command_path, "[--url URL | --offline CONFIG] [OPTIONS] | COMMAND [ARGS]..."
+        )
+
+
+def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
+        click.option("--output", type=click.Path(dir_okay=False), help="Also write the JSON to this file."),
+        click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms."),
+        click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
+        click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the prompts' contents."),
+        click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Uncounted requests first."),
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the configuration."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group(cls=_BenchGroup, invoke_without_command=True)
+@click.option("--url", help="Address of an OpenAI-compatible server, e.g. http://127.0.0.1:8000.")
+@click.option("--offline", metavar="CONFIG", help="Run this configuration's engine in-process instead.")
+@click.option(
+    "--workload", "source", default="short", show_default=True, metavar="FILE|PRESET", help="The load."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="Play the load in a closed loop of so many clients."
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Play the load at so many requests a second."
+)
+@click.option("--model", help="Model to ask for; default: the first one the server lists.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as a bearer token (or $OPENAI_API_KEY).")
+@click.option(
+    "--prompts",
+    type=click.Choice(["tokens", "text"]),
+    default="tokens",
+    show_default=True,
+    help="How prompts are sent to a URL.",
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(min=512),
+    default=32_000,
+    show_default=True,
+    help="Token ids sent to a URL stay below it.",
+)
+@click.option(
+    "--ignore-eos/--no-ignore-eos",
+    default=True,
+    help="Ask a URL for exactly the planned tokens (vLLM's field).",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds a request may take.",
+)
+@_load_options
+@click.pass_context
+def bench(ctx: click.Context, **options: Any) -> None:  # fmt: skip
+    """Measure a server, or the engine in-process, under a load."""
+    if ctx.invoked_subcommand is not None:
+        return
+    if bool(options["url"]) == bool(options["offline"]):
+        raise click.UsageError("one of --url URL and --offline CONFIG is needed")
+    if options["url"] and options["overrides"]:
+        raise click.UsageError("--set changes a configuration; a server by its URL has its own")
+    with _user_errors():
+        _bench(options)
+
+
+def _bench(options: dict[str, Any]) -> None:
+    from ..diagnostics.results import parse_targets
+
+    targets = parse_targets(options["slo"])
+    workload = _workload(options["source"], options["requests"], options["concurrency"], options["rate"])
+    if options["url"]:
+        result, about, samples = _measure_url(workload, targets, options)
+    else:
+        result, about, samples = _measure_offline(workload, targets, options)
+    document = {**about, "workload": workload.name, **result.to_dict()}
+    if samples:
+        document["error_samples"] = samples
+    _write(options["output"], document)
+    if options["form"] == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.bench.render import print_result
+
+    title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
+    print_result(Console(), result, title, samples)
+
+
+def _workload(source: str, requests: int | None, concurrency: int | None, rate: float | None) -> Workload:
+    from ..core.workload import load_workload
+
+    if concurrency and rate:
+        raise click.UsageError("--concurrency and --rate exclude each other")
+    workload = load_workload(source)
+    if concurrency:
+        workload = workload.at_concurrency(concurrency)
+    if rate:
+        workload = workload.at_rate(rate)
+    return workload.first(requests) if requests else workload
+
+
+def _measure_url(
+    workload: Workload, targets: Any, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    from ..diagnostics.bench.url import Target, drive_url
+
+    target = Target(
+        url=options["url"],
+        model=options["model"],
+        api_key=options["api_key"],
+        prompts=options["prompts"],
+        vocab_size=options["vocab_size"],
+        ignore_eos=options["ignore_eos"],
+        timeout_s=options["timeout_s"],
+    )
+    with _progress(workload.count, "requests") as progress:
+        run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
+    return run.result(targets), {"url": target.base, "model": run.model}, run.samples
+
+
+def _measure_offline(
+    workload: Workload, targets: Any, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    from ..diagnostics.bench.offline import drive, warm_up
+
+    engine = _engine(options["offline"], options["overrides"])
+    with closing(engine):
+        engine.open()
+        _refuse_too_long(workload, engine)
+        warm_up(engine, workload, options["warmup"])
+        with _progress(workload.count, "requests") as progress:
+            run = drive(engine, workload, progress=progress, seed=options["seed"])
+    about = {
+        "config": options["offline"],
+        "model": engine.config.model,
+        "policy": engine.scheduler.guard.name,
+    }
+    return run.result(targets), about, {}
+
+
+def _engine(source: str, overrides: tuple[str, ...] | list[str]) -> Engine:
+    """An engine for a configuration, not opened yet."""
+    from ..core.build import build_engine, settle
+    from ..core.config import load_config
+
+    return build_engine(settle(load_config(source, overrides)).config)
+
+
+def _refuse_too_long(workload: Workload, engine: Engine) -> None:
+    from ..core.errors import ConfigError
+
+    longest = max(request.input_tokens + request.output_tokens for request in workload.requests())
+    limit = engine.scheduler.params.max_length
+    if longest > limit:
+        raise ConfigError(
+            f"workload {workload.name}: its longest request has {longest:,} tokens and this engine holds {limit:,}; "
+            "set max_input_tokens in the workload, or raise max_model_len"
+        )
+
+
+@bench.command()
+@click.option("--config", "source", default="cpu-demo", show_default=True, metavar="CONFIG")
+@click.option(
+    "--workload", "load", metavar="FILE|PRESET", help="The load; default: mixed, or a small one with --quick."
+)
+@click.option("--policies", "names", default="naive,static,continuous,continuous-chunked", show_default=True)
+@click.option("--quick", is_flag=True, help="A small load: the order is the same, the ratios are smaller.")
+@_load_options
+def policies(source: str, load: str | None, names: str, quick: bool, **options: Any) -> None:  # fmt: skip
+    """Run the four classic policies on one load and print them side by side.
+
+    The naive one, which takes one request at a time, plays the first eight requests.
+    """
+    with _user_errors():
+        _compare(source, load or ("mixed-small" if quick else "mixed"), names, options)
+
+
+def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
+    from ..diagnostics.bench.policies import Comparison, compare
+    from ..diagnostics.results import parse_targets
+
+    workload = _workload(load, options["requests"], None, None)
+    with _progress(workload.count, "") as progress:
+        runs = compare(
+            lambda policy: _engine(source, [*options["overrides"], f"policy={policy}"]),
+            workload,
+            policies=[name.strip() for name in names.split(",") if name.strip()],
+            targets=parse_targets(options["slo"]),
+            warmup=options["warmup"],
+            progress=progress.named,
+        )
+    comparison = Comparison(workload.name, tuple(runs), _floor(source, options["overrides"]))
+    document = {"config": source, **comparison.to_dict()}
+    _write(options["output"], document)
+    if options["form"] == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.bench.render import print_comparison
+
+    print_comparison(Console(), comparison)
+
+
+def _floor(source: str, overrides: tuple[str, ...]) -> float | None:
+    """Tokens a second of one stream that did nothing but read the weights; None on a GPU or an unknown model."""
+    from ..core.config import find_hardware, find_shape, load_config, memory_of, resolve
+    from ..diagnostics.bench.floor import read_bandwidth, single_stream_floor
+
+    loaded = load_config(source, overrides)
+    hardware, shape = find_hardware(loaded.config.device), find_shape(loaded.config.model)
+    if hardware is None or hardware.kind != "cpu" or shape is None:
+        return None
+    budget = memory_of(resolve(loaded, hardware, shape), hardware, shape)
+    return single_stream_floor(budget.weights_bytes, read_bandwidth())
+
+
+@bench.command()
+@click.option("--running", default="256,1024", show_default=True, help="Numbers of running requests.")
+@click.option("--policies", "names", default="continuous-chunked,latency,fair", show_default=True)
+@click.option("--steps", type=click.IntRange(min=30), default=600, show_default=True)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def overhead(running: str, names: str, steps: int, form: str) -> None:
+    """Time the scheduler and its bookkeeping per step of steady decode, with an executor that does nothing."""
+    from dataclasses import asdict
+
+    from ..diagnostics.bench.overhead import measure
+
+    try:
+        counts = [int(part) for part in running.split(",")]
+    except ValueError as error:
+        raise click.UsageError(f"--running {running}: whole numbers with commas are needed") from error
+    with _user_errors():
+        measured = [measure(count, name.strip(), steps) for count in counts for name in names.split(",")]
+    if form == "json":
+        click.echo(json.dumps([asdict(row) for row in measured], indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.bench.render import print_overhead
+
+    print_overhead(Console(), measured)
+
+
+class _Bar:
+    """A progress bar on standard error: requests ended and output tokens so far."""
+
+    def __init__(self, bar: Any, total: int) -> None:
+        self._bar, self._total = bar, total
+        self._task: Any = None
+        self._name = "requests"
+
+    def named(self, name: str) -> _Bar:
+        """The same bar, begun again under another name."""
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task, self._name = None, name
+        return self
+
+    def __call__(self, ended: int, tokens: int) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task(self._name, total=self._total)
+        self._bar.update(self._task, completed=ended, description=f"{self._name} ({tokens:,} tokens)")
+
+
+@contextmanager
+def _progress(total: int, name: str) -> Iterator[_Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar, total).named(name)
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    from ..core.errors import CamshaftError
+
+    try:
+        yield
+    except CamshaftError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _write(path: str | None, document: dict[str, Any]) -> None:
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)

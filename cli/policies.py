@@ -1,0 +1,112 @@
+"""`engine policies`: the scheduling policies that come with the engine, and their parts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.group()
+def policies() -> None:
+    """List the scheduling policies, or show one."""
+
+
+@policies.command("list")
+@click.option("--parts", is_flag=True, help="List the parts that policy files are made of.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def list_policies(parts: bool, form: str) -> None:
+    """List the policy files, or with --parts what they can be made of."""
+    from ..policies import registry
+
+    if parts:
+        catalogue = registry.catalogue()
+        click.echo(json.dumps(catalogue, indent=2) if form == "json" else _catalogue_text(catalogue))
+        return
+    files = [registry.load_policy(name) for name in registry.names()]
+    offered = sorted(registry.plugins())
+    if form == "json":
+        click.echo(
+            json.dumps({"policies": {f.name: f.description for f in files}, "plugins": offered}, indent=2)
+        )
+        return
+    width = max(len(file.name) for file in files)
+    for file in files:
+        click.echo(f"{file.name:<{width}}  {file.description}")
+    for name in offered:
+        click.echo(f"{name:<{width}}  (offered by an installed package; a policy file has to name it)")
+
+
+@policies.command()
+@click.argument("source", metavar="POLICY")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def show(source: str, form: str) -> None:
+    """Show a policy file (by name or path): its parts, what they do, and every parameter in force."""
+    from ..policies import registry
+    from ..policies.base import PolicyError
+
+    try:
+        policy = registry.load_policy(source)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from error
+    described = _describe(policy)
+    click.echo(json.dumps(described, indent=2) if form == "json" else _policy_text(described))
+
+
+def _describe(policy: Any) -> dict[str, Any]:
+    """A policy as plain data: each part with what it does and its parameters in force."""
+    from ..policies import registry
+
+    shown: dict[str, Any] = {"name": policy.name, "description": policy.description}
+    if policy.plugin is not None:
+        shown["plugin"] = policy.plugin
+    else:
+        catalogue = registry.catalogue()
+        for kind in catalogue:
+            shown[kind] = _part(kind, getattr(policy, kind), catalogue[kind])
+    shown["knobs"] = policy.knobs.given()
+    return shown
+
+
+def _part(kind: str, named: str | dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+    given = {"name": named} if isinstance(named, str) else dict(named)
+    name = given.pop("name")
+    part = next((entry for entry in known if entry["name"] == name), None)
+    if part is None:
+        return {"name": name, "what": f"a {kind} part of an installed package", "parameters": given}
+    parameters = {
+        key: {"value": given.get(key, about["default"]), "what": about["what"]}
+        for key, about in part["parameters"].items()
+    }
+    return {"name": name, "what": part["what"], "parameters": parameters}
+
+
+def _policy_text(shown: dict[str, Any]) -> str:
+    lines = [f"{shown['name']}: {shown['description']}"]
+    for kind in ("order", "victim", "chunking", "batching", "plugin"):
+        part = shown.get(kind)
+        if part is None:
+            continue
+        if not isinstance(part, dict) or "what" not in part:
+            lines.append(f"  {kind:<9} {part}")
+            continue
+        lines.append(f"  {kind:<9} {part['name']}: {part['what']}")
+        for key, about in part["parameters"].items():
+            value, what = (about["value"], about["what"]) if isinstance(about, dict) else (about, "")
+            lines.append(f"  {'':<9}   {key} = {value}" + (f"  ({what})" if what else ""))
+    if shown["knobs"]:
+        lines.append("  knobs (one given in the configuration wins)")
+        lines += [f"  {'':<9}   {key} = {value}" for key, value in shown["knobs"].items()]
+    return "\n".join(lines)
+
+
+def _catalogue_text(catalogue: dict[str, list[dict[str, Any]]]) -> str:
+    lines: list[str] = []
+    for kind, entries in catalogue.items():
+        lines.append(kind)
+        for entry in entries:
+            lines.append(f"  {entry['name']:<15} {entry['what']}")
+            for key, about in entry["parameters"].items():
+                lines.append(f"  {'':<15}   {key} = {about['default']}  ({about['what']})")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Measures a server by its URL, or an opened engine in-process, under a workload."""

@@ -1,0 +1,124 @@
+"""Runs the four classic policies on one load and says how they differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.engine import Engine
+from ...core.workload import Workload
+from ..results import Result, Targets
+from .offline import Progress, drive, warm_up
+
+CLASSIC = ("naive", "static", "continuous", "continuous-chunked")
+NAIVE_REQUESTS = 8  # one request at a time: its rate is known after a few
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """One policy's figures on the load."""
+
+    policy: str
+    requests: int
+    result: Result
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Policies side by side, and what issues from them."""
+
+    workload: str
+    runs: tuple[PolicyResult, ...]
+    floor_tokens_per_s: float | None = None  # of one stream, from the weights and the memory's speed
+
+    def run(self, policy: str) -> PolicyResult | None:
+        """The figures of one policy, if it ran."""
+        return next((run for run in self.runs if run.policy == policy), None)
+
+    def ratios(self) -> dict[str, float]:
+        """What the lesson is about: each is one policy's figure over another's."""
+        found: dict[str, float] = {}
+        throughput = {run.policy: run.result.throughput_output_tokens_per_s for run in self.runs}
+        for one, other in (("static", "naive"), ("continuous", "naive"), ("continuous", "static"),
+                           ("continuous-chunked", "continuous")):  # fmt: skip
+            if one in throughput and throughput.get(other):
+                found[f"throughput {one} / {other}"] = throughput[one] / throughput[other]
+        chunked, whole = self.run("continuous-chunked"), self.run("continuous")
+        if chunked and whole and chunked.result.itl_ms and whole.result.itl_ms:
+            found["itl p99 continuous-chunked / continuous"] = (
+                chunked.result.itl_ms.p99 / whole.result.itl_ms.p99
+            )
+        naive = self.run("naive")
+        if naive and naive.result.tpot_ms and self.floor_tokens_per_s:
+            rate = 1e3 / naive.result.tpot_ms.mean
+            found["naive decode / byte floor of one stream"] = rate / self.floor_tokens_per_s
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        runs = {
+            run.policy: {"requests": run.requests, "steps": run.steps, **run.result.to_dict()}
+            for run in self.runs
+        }
+        return {
+            "workload": self.workload,
+            "floor_tokens_per_s": self.floor_tokens_per_s,
+            "policies": runs,
+            "ratios": self.ratios(),
+        }
+
+
+def compare(
+    make_engine: Callable[[str], Engine],
+    workload: Workload,
+    *,
+    policies: Sequence[str] = CLASSIC,
+    targets: Targets | None = None,
+    warmup: int = 2,
+    wait: Callable[[float], None] = time.sleep,
+    progress: Callable[[str], Progress | None] | None = None,
+) -> list[PolicyResult]:
+    """Plays one load under each policy on an engine of its own; `make_engine` gives one not opened yet.
+
+    `wait` passes time on the engines' clock, as in `drive`.
+    """
+    results: list[PolicyResult] = []
+    for policy in policies:
+        load = workload.first(min(NAIVE_REQUESTS, workload.count)) if policy == "naive" else workload
+        with closing(make_engine(policy)) as engine:
+            engine.open()
+            warm_up(engine, workload, warmup, wait)
+            run = drive(engine, load, wait=wait, progress=progress(policy) if progress else None)
+            engine.check_integrity()
+        results.append(PolicyResult(policy, load.count, run.result(targets), run.steps))
+    return results
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """The lesson in sentences, from the figures of this very run."""
+    said: list[str] = []
+    chunked, whole = comparison.run("continuous-chunked"), comparison.run("continuous")
+    static, naive = comparison.run("static"), comparison.run("naive")
+    if whole and naive:
+        gain = whole.result.throughput_output_tokens_per_s / naive.result.throughput_output_tokens_per_s
+        said.append(f"Batching between steps carries {gain:.1f}x the output tokens of one request at a time.")
+    if whole and static and whole.result.ttft_ms and static.result.ttft_ms:
+        said.append(
+            f"A closed batch makes newcomers wait: mean first token {static.result.ttft_ms.mean / 1e3:.1f} s "
+            f"against {whole.result.ttft_ms.mean / 1e3:.1f} s."
+        )
+    if chunked and whole and chunked.result.itl_ms and whole.result.itl_ms:
+        said.append(
+            f"Chunks cap how long a prompt can stall a stream: p99 between tokens "
+            f"{chunked.result.itl_ms.p99:.0f} ms against {whole.result.itl_ms.p99:.0f} ms, at "
+            f"{chunked.result.throughput_output_tokens_per_s / whole.result.throughput_output_tokens_per_s:.0%} "
+            "of the throughput: the same tokens are computed, only in smaller steps."
+        )
+    return said
+
+
+__all__ = ["CLASSIC", "Comparison", "PolicyResult", "compare", "describe"]

@@ -1,0 +1,140 @@
+"""Bench results as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ..results import Distribution, Result
+from .overhead import Overhead
+from .policies import Comparison, describe
+
+_LATENCIES = (
+    ("first token (TTFT)", "ttft_ms"),
+    ("per output token (TPOT)", "tpot_ms"),
+    ("between tokens (ITL)", "itl_ms"),
+    ("whole request", "e2e_ms"),
+)
+
+
+def print_result(console: Console, result: Result, title: str, errors: dict[str, str] | None = None) -> None:
+    """One run: counts, rates, latencies, goodput and what failed."""
+    console.print(f"[bold]{title}[/bold]", highlight=False)
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in _facts(result):
+        facts.add_row(name, value)
+    console.print(facts)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("milliseconds")
+    for name in ("mean", "p50", "p90", "p99", "max"):
+        table.add_column(name, justify="right")
+    for label, attribute in _LATENCIES:
+        spread: Distribution | None = getattr(result, attribute)
+        if spread is not None:
+            table.add_row(label, *(f"{value:,.1f}" for value in _five(spread)))
+    console.print(table)
+    for kind, count in result.errors.items():
+        sample = (errors or {}).get(kind, "")
+        console.print(f"[red]{count} failed: {kind}[/red] {sample}", highlight=False, markup=True)
+
+
+def _five(spread: Distribution) -> tuple[float, ...]:
+    return (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    facts = [
+        (
+            "requests",
+            f"{result.completed:,} completed, {result.failed:,} failed, in {result.duration_s:.1f} s",
+        ),
+        ("tokens", f"{result.input_tokens:,} in, {result.output_tokens:,} out"),
+        (
+            "throughput",
+            f"{result.throughput_output_tokens_per_s:,.1f} output tok/s, "
+            f"{result.throughput_total_tokens_per_s:,.1f} total tok/s, "
+            f"{result.throughput_requests_per_s:.2f} requests/s",
+        ),
+    ]
+    if result.targets.any:
+        told = ", ".join(
+            f"{name.removesuffix('_ms')} {value:g} ms"
+            for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+            if (value := getattr(result.targets, name)) is not None
+        )
+        facts.append(
+            (
+                f"goodput ({told})",
+                f"{result.goodput_requests_per_s:.2f} requests/s, "
+                f"{result.goodput_output_tokens_per_s:,.1f} output tok/s",
+            )
+        )
+    if result.kv is not None:
+        hit = "" if result.kv.hit_rate is None else f", prefix hits {result.kv.hit_rate:.1%}"
+        facts.append(
+            (
+                "KV cache",
+                f"peak {result.kv.peak_used:,} of {result.kv.blocks:,} blocks, waste {result.kv.waste:.1%}{hit}",
+            )
+        )
+    if result.preemptions is not None:
+        facts.append(("evictions", f"{result.preemptions:,}"))
+    if result.saturated:
+        facts.append(("saturated", "yes: requests wait longer than 5 s on average for their first token"))
+    return facts
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Policies side by side, the ratios between them and what they show."""
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "policy",
+        "requests",
+        "output tok/s",
+        "TTFT mean",
+        "TTFT p99",
+        "ITL mean",
+        "ITL p50",
+        "ITL p99",
+    ):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for run in comparison.runs:
+        ttft, itl = run.result.ttft_ms, run.result.itl_ms
+        table.add_row(
+            run.policy,
+            f"{run.result.completed}",
+            f"{run.result.throughput_output_tokens_per_s:,.1f}",
+            *(_ms(ttft, name) for name in ("mean", "p99")),
+            *(_ms(itl, name) for name in ("mean", "p50", "p99")),
+        )
+    console.print(table)
+    console.print("latencies in ms", style="dim")
+    for name, value in comparison.ratios().items():
+        console.print(f"  {name}: {value:.2f}", highlight=False)
+    for sentence in describe(comparison):
+        console.print(sentence, highlight=False)
+
+
+def _ms(spread: Distribution | None, name: str) -> str:
+    return "-" if spread is None else f"{getattr(spread, name):,.0f}"
+
+
+def print_overhead(console: Console, measured: Sequence[Overhead]) -> None:
+    """Host time of a step in steady decode."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("policy", "running", "whole step us", "p99", "schedule", "update", "stated limit"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for row in measured:
+        limit = "-" if row.budget_us is None else f"{row.budget_us:g}"
+        table.add_row(
+            row.policy,
+            f"{row.running:,}",
+            f"{row.engine_us:.0f}",
+            f"{row.engine_p99_us:.0f}",
+            f"{row.schedule_us:.0f}",
+            f"{row.update_us:.0f}",
+            limit,
+        )
+    console.print(table)
