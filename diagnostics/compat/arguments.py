@@ -197,7 +197,8 @@ def _dotted(arguments: list[Argument], dialect: Dialect, built: Arguments) -> li
             out.append(argument)
             continue
         if dialect.dotted == "none" or not name.startswith(prefix):
-            built.traps.append(Trap("dotted_unsupported", name.split(".")[0], argument.origins[0]))
+            if name.startswith("--"):
+                built.traps.append(Trap("dotted_unsupported", name.split(".")[0], argument.origins[0]))
             out.append(argument)
             continue
         used = list(argument.origins)

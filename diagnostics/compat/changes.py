@@ -73,12 +73,21 @@ class ValueChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rename: str | None = None
 
 
+class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of an environment variable with which a release does not start, while it reads the variable."""
+
+    value: str
+    since: str
+    evidence: str
+
+
 class VariableChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why an environment variable went, and the option that took its place."""
 
     why: str
     option: str | None = None
     deprecated: str | None = None
+    refuses: list[RefusedValue] = []
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +98,12 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meanings: list[MeaningChange] = []
     values: list[ValueChange] = []
     variables: dict[str, VariableChange] = {}
+    elsewhere: dict[str, tuple[str, str]] = {}
+
+    def read_elsewhere(self, variable: str, target: Version) -> bool:
+        """Whether a release reads an environment variable that its list of variables lacks."""
+        span = self.elsewhere.get(variable)
+        return span is not None and parse(span[0]) <= target <= parse(span[1])
 
     def defaults_between(self, start: Version, target: Version) -> list[DefaultChange]:
         """The default changes an upgrade (or a downgrade) from `start` to `target` goes through."""

@@ -95,7 +95,7 @@ def _from_hit(context: Context, hit: RuleHit) -> Finding:
         code=hit.rule.code,
         severity=hit.severity,
         change=hit.change,
-        message=hit.message,
+        message=hit.message if hit.certain else _undecided(hit),
         place=context.place_of([*hit.flags, *hit.rule.env]),
         flags=flags,
         env=tuple(name for name in hit.rule.env if name in context.configuration.env),
@@ -105,6 +105,10 @@ def _from_hit(context: Context, hit: RuleHit) -> Finding:
         stops=hit.stops_start or would_stop,
         edits=_edits(hit),
     )
+
+
+def _undecided(hit: RuleHit) -> str:
+    return f"{hit.rule.title}: whether that applies here depends on {', '.join(hit.missing)}."
 
 
 def _error_at_start(context: Context, hit: RuleHit) -> bool:
@@ -165,6 +169,19 @@ def _after_repair(context: Context, hit: RuleHit) -> Finding:
 
 def _unread(context: Context) -> Iterator[Finding]:
     """Settings files and variables whose content is not known: nothing can be promised about them."""
+    doubled = context.configuration.doubled
+    if doubled is not None:
+        yield Finding(
+            code="IN-03",
+            severity="error",
+            change="conflict",
+            message="The image's entry point starts the server itself, so these words become arguments that it refuses.",
+            place=doubled.place,
+            flags=(doubled.text,),
+            fix="Give the image only the model and its options, or replace its entry point.",
+            evidence="the official image's ENTRYPOINT",
+            stops=True,
+        )
     for name in context.configuration.unread:
         yield Finding(
             code="IN-01",
@@ -177,8 +194,15 @@ def _unread(context: Context) -> Iterator[Finding]:
             depends_on=(name,),
             stops=True,
         )
-    for argument in context.parsed.opaque:
+    for argument in _opaque_words(context):
         yield _unknown_words(argument)
+
+
+def _opaque_words(context: Context) -> list[Argument]:
+    """Words nobody can know; the first one of `vllm serve` is the model, which need not be known."""
+    words = context.parsed.opaque
+    serves = context.configuration.entry_point == "serve" and not context.parsed.positionals
+    return words[1:] if serves else words
 
 
 def _unknown_words(argument: Argument) -> Finding:
@@ -190,4 +214,5 @@ def _unknown_words(argument: Argument) -> Finding:
         place=argument.place,
         fix="Check the expanded command line.",
         depends_on=(argument.text,),
+        stops=True,
     )

@@ -22,8 +22,16 @@ class BadValue(Exception):
         self.choices = choices
 
 
-def convert(flag: Flag, texts: list[str], negative: bool = False) -> Any:
-    """The parsed value of an option. Raises BadValue with the reason when the release would refuse it."""
+def convert(flag: Flag, texts: list[str], negative: bool = False, json_pairs: bool = False) -> Any:
+    """The parsed value of an option. Raises BadValue with the reason when the release would refuse it.
+
+    `json_pairs`: the release's JSON options also take `key=1,other=2`.
+    """
+    pairs = flag.parse == "key_values" or (
+        json_pairs and "json" in flag.type and texts and not texts[0].startswith("{")
+    )
+    if pairs and texts and not (flag.optional and texts[0] in ("", "None")):
+        return _key_values(texts[0])
     if flag.kind in ("store_true", "boolean_optional"):
         return not negative
     if flag.kind == "store_false":
@@ -127,6 +135,17 @@ def _json(text: str) -> Any:
         return msgspec.json.decode(text.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
         raise BadValue(f"{_shortened(text)!r} is not valid JSON") from None
+
+
+def _key_values(text: str) -> dict[str, int]:
+    """`image=2,video=1` (vLLM's nullable_kvs: names and whole numbers)."""
+    found: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise BadValue(f"{_shortened(text)!r} is not of the form key=number,key=number")
+        found[name.strip().lower()] = _int(value.strip())
+    return found
 
 
 def _shortened(text: str) -> str:

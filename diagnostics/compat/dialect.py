@@ -21,6 +21,7 @@ class Dialect(msgspec.Struct, frozen=True):
     dotted: str = "any"
     optimization: str = "flag"
     serve_model: str = "moved"
+    json_pairs: str = "no"
 
 
 @cache

@@ -37,18 +37,40 @@ def _finding(context: Context, setting: EnvSetting) -> Finding | None:
     variable = context.table.env.get(name)
     change = context.changes.variables.get(name)
     if variable is not None:
+        refused = _refused(context, setting)
+        if refused is not None:
+            return refused
         deprecated = variable.deprecated or (
             change is not None
             and change.deprecated is not None
             and parse(change.deprecated) <= context.target
         )
         return _deprecated(context, setting) if deprecated else None
-    if not name.startswith("VLLM_"):
+    if not name.startswith("VLLM_") or context.changes.read_elsewhere(name, context.target):
         return None
     if context.variables.name(name) is None:
         return _unknown(context, setting)
     span = context.variables.removed_by(name, context.target)
     return _ineffective(context, setting) if span else _too_early(context, setting)
+
+
+def _refused(context: Context, setting: EnvSetting) -> Finding | None:
+    """A value with which the release does not start."""
+    change = context.changes.variables.get(setting.name)
+    for record in change.refuses if change else ():
+        if record.value == setting.value and parse(record.since) <= context.target:
+            return Finding(
+                code="EN-06",
+                severity="error",
+                change="removed",
+                message=f"{context.target} does not start with {setting.name}={setting.value}{_why(context, setting.name)}.",
+                place=setting.place,
+                env=(setting.name,),
+                fix=f"Unset {setting.name}.",
+                evidence=f"{context.target} {record.evidence}",
+                stops=True,
+            )
+    return None
 
 
 def _instead(context: Context, setting: EnvSetting) -> str:

@@ -66,7 +66,38 @@ def plan(configuration: Configuration, result: Result, unsafe: bool = False) -> 
             made.texts[name] = texts
         made.applied += words
     made.texts = {name: texts for name, texts in made.texts.items() if texts[0] != texts[1]}
+    _verify(configuration, result, made)
     return made
+
+
+def _verify(configuration: Configuration, result: Result, made: Plan) -> None:
+    """Read the new text again and judge it: what was fixed must be gone, or nothing is written."""
+    from .check import check
+    from .inputs import COMMAND_LINE, UnreadableInput, read_command, read_text
+
+    name = configuration.source.name
+    if name not in made.texts:
+        return
+    new = made.texts[name][1]
+    try:
+        read = read_command(new) if name == COMMAND_LINE else read_text(new, name, None, result.engine)
+    except UnreadableInput as error:
+        if all(not line.strip() or line.lstrip().startswith("#") for line in new.splitlines()):
+            return  # every key went; comments may be left
+        raise CannotFix(f"{name}: the edited text would not read back ({error}); edit it by hand") from None
+    again = next((item for item in read if item.label == configuration.label), None)
+    if again is None:
+        raise CannotFix(f"{name}: the edited text would not hold the same server; edit it by hand")
+    after = check(again, engine=result.engine, start=None, target=parse(result.target))
+    fixed = {
+        (f.code, f.flags) for f in result.findings if f.edits and all(e in made.applied for e in f.edits)
+    }
+    left = fixed & {(finding.code, finding.flags) for finding in after.findings}
+    if left:
+        flags = ", ".join(sorted({flag for _, names in left for flag in names}))
+        raise CannotFix(
+            f"{name}: {flags} cannot be fixed without breaking the text around it; edit it by hand"
+        )
 
 
 def _ordered(edits: Sequence[Edit]) -> list[Edit]:
@@ -95,7 +126,7 @@ def _origins(context: Context, flag: str) -> list[list[Entry | Word]]:
         name = use.flag.name if use.flag else context.options.name(use.spelled)
         if flag in (name, use.spelled):
             origins = [o for a in (use.option, *use.values) for o in a.origins]
-            found.append(list(dict.fromkeys(origins)))
+            found.append(list({id(origin): origin for origin in origins}.values()))
     for trap in context.arguments.traps:
         if trap.kind in ("false_dropped", "false_literal", "empty_list"):
             known = context.table.find(trap.name)
@@ -141,7 +172,10 @@ def _edit_words(context: Context, edits: list[Edit]) -> dict[str, tuple[str, str
 def _applied(text: str, replacements: list[Replacement]) -> str:
     """The text with replacements made from the end to the front; overlapping ones are merged by dropping the inner."""
     done = len(text) + 1
-    for start, end, new in sorted(set(replacements), key=lambda r: (r[0], r[1]), reverse=True):
+    joined: dict[tuple[int, int], str] = {}
+    for start, end, new in dict.fromkeys(replacements):
+        joined[start, end] = joined.get((start, end), "") + new
+    for (start, end), new in sorted(joined.items(), reverse=True):
         if end > done:
             end = done
         if start > end:
@@ -173,9 +207,11 @@ def _drop(use: list[Word], note: Callable[[Source, Replacement], None]) -> None:
     for group in _contiguous(use):
         first, last = group[0], group[-1]
         source = first.source
-        if first.style == "item":
+        if first.style == "item" and _is_block_item(source.text, first.start):
             for word in group:
-                note(source, (*_item_span(source.text, word.start, word.end), ""))
+                note(source, (*_block_item_span(source.text, word.start, word.end), ""))
+        elif first.style == "item":
+            note(source, (*_flow_item_span(source.text, first.start, last.end), ""))
         else:
             note(source, (*_shell_span(source.text, first.start, last.end), ""))
 
@@ -209,17 +245,24 @@ def _shell_span(text: str, start: int, end: int) -> tuple[int, int]:
         if text[:back].endswith("\\"):
             back = len(text[: back - 1].rstrip(" \t"))
         return back, right
-    if left == 0:
+    if left == 0 or text[left - 1] in "\"'(":
         return start, after
     return left, right
 
 
-def _item_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """A YAML list item with its dash and line, or with its comma in a list on one line."""
-    line = text.rfind("\n", 0, start) + 1
-    if text[line:start].strip() == "-":
-        newline = text.find("\n", end)
-        return line, len(text) if newline < 0 else newline + 1
+def _is_block_item(text: str, start: int) -> bool:
+    """Whether a list item stands on a line of its own behind a dash."""
+    return text[text.rfind("\n", 0, start) + 1 : start].strip() == "-"
+
+
+def _block_item_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """A list item with its dash and its line."""
+    newline = text.find("\n", end)
+    return text.rfind("\n", 0, start) + 1, len(text) if newline < 0 else newline + 1
+
+
+def _flow_item_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Items of a list on one line, with one comma."""
     after = end
     while after < len(text) and text[after] in " \t\n":
         after += 1
@@ -251,9 +294,8 @@ def _set(
     text = last.source.text
     if last.style == "item":
         item = option if value is None else f"{option}={value}"
-        line = text.rfind("\n", 0, last.start) + 1
-        block = text[line : last.start].strip() == "-"
-        separator = "\n" + text[line : last.start] if block else ", "
+        block = _is_block_item(text, last.start)
+        separator = "\n" + text[text.rfind("\n", 0, last.start) + 1 : last.start] if block else ", "
         note(last.source, (last.end, last.end, separator + _yaml_quoted(item, block)))
         return
     new = option if value is None else f"{option} {shlex.quote(value)}"

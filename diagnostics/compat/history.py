@@ -40,15 +40,16 @@ class Lives:
                         self._spelled.setdefault(text, name)
         return self._spelled.get(spelled)
 
-    def spans(self, name: str) -> list[Span]:
-        """The stretches of releases that have `name`, ascending."""
+    def spans(self, name: str, spelled: str | None = None) -> list[Span]:
+        """The stretches of releases that have `name` (or take the spelling `spelled` for it), ascending."""
         found: list[Span] = []
         first: Version | None = None
         for since, record in self._runs.get(name, []):
             version = parse(since)
-            if record is not None and first is None:
+            there = record is not None and (spelled in (None, name) or spelled in _others(record))
+            if there and first is None:
                 first = version
-            elif record is None and first is not None:
+            elif not there and first is not None:
                 found.append(Span(first, self._before(version), version))
                 first = None
         if first is not None:
@@ -79,14 +80,14 @@ class Lives:
                 since = None
         return since
 
-    def removed_by(self, name: str, version: Version) -> Span | None:
+    def removed_by(self, name: str, version: Version, spelled: str | None = None) -> Span | None:
         """The last stretch that ended at or before `version`, when the release no longer has `name`."""
-        ended = [span for span in self.spans(name) if span.gone is not None and span.gone <= version]
+        ended = [span for span in self.spans(name, spelled) if span.gone is not None and span.gone <= version]
         return ended[-1] if ended else None
 
-    def arrives_after(self, name: str, version: Version) -> Version | None:
+    def arrives_after(self, name: str, version: Version, spelled: str | None = None) -> Version | None:
         """The first release after `version` that has `name`."""
-        return next((span.first for span in self.spans(name) if span.first > version), None)
+        return next((span.first for span in self.spans(name, spelled) if span.first > version), None)
 
     def goes_after(self, name: str, version: Version) -> Version | None:
         """The first release after `version` that no longer has `name`, as far as the tables know."""

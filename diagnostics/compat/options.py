@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from .arguments import Argument
 from .changes import OptionChange
 from .conditions import Unknown
 from .context import Context
@@ -19,7 +20,9 @@ from .parsing import Misuse, Use
 def option_findings(context: Context) -> Iterator[Finding]:
     """Everything the target's parser would say about single options."""
     for misuse in context.parsed.misuses:
-        if misuse.kind == "unknown":
+        if misuse.kind == "stray_word":
+            yield _switch_value(context, misuse, _common(context, misuse))
+        elif misuse.kind == "unknown":
             yield _absent(context, misuse)
         else:
             yield _refused(context, misuse)
@@ -46,6 +49,8 @@ def _absent(context: Context, misuse: Misuse) -> Finding:
     name = context.options.name(spelled)
     if name is None:
         return _unknown(context, misuse, spelled)
+    if name in context.table.flags:
+        return _spelling_absent(context, misuse, name, spelled)
     span = context.options.removed_by(name, context.target)
     if span is None:
         return _too_early(context, misuse, name, spelled)
@@ -65,6 +70,36 @@ def _absent(context: Context, misuse: Misuse) -> Finding:
         flags=(name,),
         fix=fix,
         evidence=f"{span.last} {_evidence(context, name, str(span.last))}; absent from {span.gone}",
+        stops=True,
+        edits=edits,
+    )
+
+
+def _spelling_absent(context: Context, misuse: Misuse, name: str, spelled: str) -> Finding:
+    """A short or negative form of an option the release has, which it takes under other spellings only."""
+    flag = context.table.flags[name]
+    span = context.options.removed_by(name, context.target, spelled)
+    since = context.options.arrives_after(name, context.target, spelled)
+    if span is not None:
+        told = f"{spelled} stood for {name} until {span.last}; {context.target} does not start with it."
+    else:
+        told = f"{spelled} is taken from {since} on; {context.target} has only {name} and does not start with it."
+    negative = spelled.startswith("--no-")
+    if negative and flag.kind == "store_boolean":
+        fix, edits = f"Write {name}=False.", ()
+    elif negative:
+        fix, edits = "Delete it; the option is off unless given.", (Edit("unset", name, safe=False),)
+    else:
+        fix, edits = f"Write {name}.", (Edit("rename", spelled, name),)
+    return Finding(
+        code="FL-03" if span is not None else "FL-05",
+        severity="error",
+        change="replaced" if span is not None else "not_available_yet",
+        message=told,
+        place=misuse.option.place,
+        flags=(spelled, name),
+        fix=fix,
+        evidence=f"{context.target} {flag.evidence}",
         stops=True,
         edits=edits,
     )
@@ -109,6 +144,8 @@ def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
 
 def nearest(spelled: str, spellings: list[str]) -> str | None:
     """The option that looks most like a misspelled one, or None."""
+    if spelled[1:] in spellings:  # --cc for -cc
+        return spelled[1:]
     found = difflib.get_close_matches(spelled, spellings, n=1, cutoff=0.72)
     if found:
         return found[0]
@@ -235,14 +272,7 @@ def _refused(context: Context, misuse: Misuse) -> Finding:
     flag = misuse.flag
     name = flag.name if flag else misuse.spelled
     given = " ".join(value.text for value in misuse.values)
-    evidence = f"{context.target} {flag.evidence}" if flag else f"{context.target} flag table"
-    common: dict[str, Any] = {
-        "severity": "error",
-        "place": misuse.option.place,
-        "flags": (name,),
-        "evidence": evidence,
-        "stops": True,
-    }
+    common = _common(context, misuse)
     if misuse.kind == "ambiguous":
         options = ", ".join(sorted(set(misuse.candidates)))
         return Finding(
@@ -278,16 +308,29 @@ def _refused(context: Context, misuse: Misuse) -> Finding:
     )
 
 
+def _common(context: Context, misuse: Misuse) -> dict[str, Any]:
+    """What every finding about a refused value has in common."""
+    flag = misuse.flag
+    return {
+        "severity": "error",
+        "place": misuse.option.place,
+        "flags": (flag.name if flag else misuse.spelled,),
+        "evidence": f"{context.target} {flag.evidence}" if flag else f"{context.target} flag table",
+        "stops": True,
+    }
+
+
 def _switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> Finding:
     """`--enable-x=False` where only `--enable-x` and `--no-enable-x` are taken."""
     flag = misuse.flag
     assert flag is not None  # only a known option can refuse an explicit value
     given = misuse.values[0].text if misuse.values else misuse.detail
+    blank = " " if misuse.kind == "stray_word" else "="
     off = given.strip().lower() in ("false", "0", "no", "off")
     negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
     if off and negative:
         fix, edits = (
-            f"Write {negative} (the =False form is refused).",
+            f"Write {negative} (the {blank.strip()}{given} form is refused).",
             (Edit("rename", flag.name, negative, True),),
         )
     elif off:
@@ -297,7 +340,7 @@ def _switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> F
     return Finding(
         code="FL-10",
         change="value_syntax",
-        message=f"{flag.name}={given} is refused at {context.target}: the option is a switch and takes no value.",
+        message=f"{flag.name}{blank}{given} is refused at {context.target}: the option is a switch and takes no value.",
         fix=fix,
         edits=edits,
         **common,
@@ -364,21 +407,70 @@ def _abbreviated(context: Context, use: Use) -> Finding:
     )
 
 
+def _two_in_one(context: Context, word: Argument) -> Finding:
+    """An option and its value in one word, as a list item without a split (`- --dtype auto`)."""
+    option = word.text.split(" ", 1)[0]
+    flag = context.table.find(option)
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} is one word; the parser of {context.target} sees no option in it.",
+        place=word.place,
+        flags=(flag.name if flag else option,),
+        fix=f"Write {word.text.replace(' ', '=', 1)}, or two words.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
+DASHES = ("–", "—", "−", "‐", "‑")
+
+
+def _dash(context: Context, word: Argument) -> Finding:
+    """An option whose dashes a word processor replaced."""
+    name = "--" + word.text.lstrip("".join(DASHES) + "-")
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} begins with a typographic dash, so the parser of {context.target} sees no option.",
+        place=word.place,
+        flags=(name.split("=", 1)[0],),
+        fix=f"Write {name} with two hyphens.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
 def _stray_words(context: Context) -> Iterator[Finding]:
     """Words that belong to no option; the first one of `vllm serve` is the model."""
     words = context.parsed.positionals
     if context.configuration.entry_point == "serve" or context.configuration.entry_point is None:
         words = words[1:]
+    typographic = False
     for word in words:
-        if word.opaque:
+        if word.opaque or (typographic and not word.text.startswith(DASHES)):
+            continue
+        typographic = word.text.startswith(DASHES)
+        if typographic:
+            yield _dash(context, word)
+            continue
+        blank = not word.text.strip()
+        if word.text.startswith("-") and " " in word.text:
+            yield _two_in_one(context, word)
             continue
         yield Finding(
             code="FL-14",
             severity="error",
             change="value_syntax",
-            message=f"{word.text!r} belongs to no option; the parser of {context.target} refuses it.",
+            message="A blank follows the backslash at the end of the line, so the command ends there."
+            if blank
+            else f"{word.text!r} belongs to no option; the parser of {context.target} refuses it.",
             place=word.place,
-            fix="Delete it, or quote it together with the value it belongs to.",
+            fix="Delete the blank after the backslash."
+            if blank
+            else "Delete it, or quote it together with the value it belongs to.",
             evidence=f"{context.target} flag table",
             stops=True,
         )

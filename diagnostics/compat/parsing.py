@@ -76,8 +76,11 @@ class Parsed(msgspec.Struct):
 class Parser:
     """Parses arguments by one release's table. `arity` says how many words an option of other releases took."""
 
-    def __init__(self, table: Table, arity: Callable[[str], int | None] | None = None) -> None:
+    def __init__(
+        self, table: Table, arity: Callable[[str], int | None] | None = None, json_pairs: bool = False
+    ) -> None:
         self.table = table
+        self._json_pairs = json_pairs
         self.spellings = table.spellings()
         self._known = frozenset(self.spellings)
         self._arity = arity or (lambda _: None)
@@ -136,6 +139,8 @@ class Parser:
         argument = arguments[index]
         option, explicit, candidates = self.lookup(argument.text)
         spelled = argument.text.split("=", 1)[0]
+        if spelled in ("-h", "--help"):
+            return index + 1
         if option is None:
             return self._unknown(arguments, index, explicit, candidates, parsed)
         flag = self.table.find(option)
@@ -156,6 +161,9 @@ class Parser:
                 parsed.misuses.append(Misuse("missing_value", spelled, argument, tuple(given), flag))
                 return after
         self._use(flag, option, spelled, argument, given, parsed)
+        if most == 0 and follow and follow[0].text.lower() in ("true", "false"):
+            parsed.misuses.append(Misuse("stray_word", spelled, argument, (follow[0],), flag))
+            return after + 1
         return after
 
     def _following(self, arguments: list[Argument], index: int) -> list[Argument]:
@@ -179,7 +187,7 @@ class Parser:
             return
         texts = [value.text for value in given]
         try:
-            value = convert(flag, texts, negative)
+            value = convert(flag, texts, negative, self._json_pairs)
         except BadValue as error:
             kind: MisuseKind = "bad_choice" if error.choices is not None else "bad_value"
             parsed.misuses.append(Misuse(kind, spelled, argument, values, flag, str(error)))

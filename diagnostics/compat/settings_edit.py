@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.errors import ConfigError
 from .findings import Edit
 from .inputs.base import Source
 
@@ -14,6 +15,7 @@ from .inputs.base import Source
 def edit_settings(source: Source, edits: Sequence[Edit], keys: Mapping[str, Sequence[str]]) -> str:
     """The file's text after the edits; `keys` are the keys that set each edited option."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
@@ -23,9 +25,14 @@ def edit_settings(source: Source, edits: Sequence[Edit], keys: Mapping[str, Sequ
     dash = re.search(r"^\S[^\n]*:[ \t]*\n( *)- ", source.text, re.M)
     if dash:
         yaml.indent(sequence=len(dash.group(1)) + 2, offset=len(dash.group(1)))
-    data = yaml.load(source.text)
+    try:
+        data = yaml.load(source.text)
+    except YAMLError as error:
+        raise ConfigError(
+            f"{source.name} cannot be rewritten: {' '.join(str(error).split())[:200]}"
+        ) from None
     for edit in edits:
-        _apply(data, edit, list(keys.get(edit.flag, ())))
+        _apply(data, edit, [key for key in keys.get(edit.flag, ()) if key in data])
     if not data:
         return "".join(
             line for line in source.text.splitlines(keepends=True) if line.lstrip().startswith("#")

@@ -252,6 +252,8 @@ def _model_place(context: Context) -> Iterator[Finding]:
     """`vllm serve --model NAME`, which some releases refuse and others only warn about."""
     use = context.use("--model")
     configuration = context.configuration
+    if context.engine == "vllm" and configuration.entry_point == "serve" and not context.parsed.positionals:
+        yield from _no_model(context)
     if use is None or configuration.entry_point != "serve" or isinstance(use.option.origins[0], Entry):
         return
     how = context.dialect.serve_model
@@ -273,4 +275,21 @@ def _model_place(context: Context) -> Iterator[Finding]:
         fix="Write `vllm serve MODEL`.",
         evidence=evidence(context.engine, context.target, "serve_model"),
         stops=refuses,
+    )
+
+
+def _no_model(context: Context) -> Iterator[Finding]:
+    """`vllm serve` without a first word, where the release insists on one."""
+    if context.dialect.serve_model != "ignored" or context.parsed.opaque:
+        return
+    yield Finding(
+        code="FL-17",
+        severity="error",
+        change="value_syntax",
+        message=f"`vllm serve` needs the model as its first word at {context.target}.",
+        place=context.configuration.start_place,
+        flags=("--model",),
+        fix="Write `vllm serve MODEL`.",
+        evidence=evidence(context.engine, context.target, "serve_model"),
+        stops=True,
     )

@@ -6,6 +6,7 @@ The readers of shell text and manifests are imported when an input needs them: a
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
@@ -24,6 +25,7 @@ __all__ = [
     "read_text",
 ]
 
+SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b")
 MAX_BYTES = 4 * 2**20
 COMMAND_LINE = "command line"
 STANDARD_INPUT = "standard input"
@@ -103,7 +105,7 @@ def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
     if not tree.documents:
         raise UnreadableInput(f"{source.name} is empty")
     only = tree.documents[0] if len(tree.documents) == 1 else None
-    if only is None or not is_flat(only):
+    if only is None or not is_flat(only) or SERVER.search(source.text):
         from .manifests import ManifestReader
 
         manifest = ManifestReader(tree, source.name).read()

@@ -88,6 +88,8 @@ class Configuration(msgspec.Struct):
     # Keys of a settings file that stand there a second time.
     duplicates: list[Entry] = []
     chart: bool = False
+    # Words in front of the model that the image's own entry point makes into arguments (`vllm serve` twice).
+    doubled: Word | None = None
 
     @property
     def start_place(self) -> Place:

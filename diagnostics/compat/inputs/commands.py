@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from .base import Configuration, EntryPoint, EnvSetting, Source, Word
 from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, lex
 
@@ -48,6 +50,14 @@ def basename(text: str) -> str:
     return text.rsplit("/", 1)[-1]
 
 
+OFFICIAL = re.compile(r"(?:^|/)vllm/vllm-openai[\w.-]*(?:[:@]|$)")
+
+
+def starts_itself(image: str | None) -> bool:
+    """Whether an image's own entry point starts the server, so that what follows it are arguments."""
+    return bool(image and OFFICIAL.search(image))
+
+
 def is_image(text: str) -> bool:
     """Whether a container image's name says that it holds vLLM's server."""
     return bool(IMAGE.search(text)) and not text.startswith("-")
@@ -69,8 +79,17 @@ def find_entry(words: Sequence[Word]) -> tuple[int, str, EntryPoint] | None:
     return None
 
 
-def _find_container(words: Sequence[Word]) -> tuple[int, list[EnvSetting], str] | None:
-    """(index of the first argument after the image, environment, image) of a `docker run`."""
+class Container(msgspec.Struct):
+    """A `docker run`: index of the first word after the image, its environment and `--entrypoint`."""
+
+    begin: int
+    image: str
+    env: list[EnvSetting]
+    entry: str | None
+
+
+def _find_container(words: Sequence[Word]) -> Container | None:
+    """The container that these words run, when its image is a vLLM one."""
     runner = next((i for i, w in enumerate(words) if basename(w.text) in CONTAINER_RUNNERS), None)
     if runner is None:
         return None
@@ -78,12 +97,13 @@ def _find_container(words: Sequence[Word]) -> tuple[int, list[EnvSetting], str] 
     if run is None:
         return None
     env: list[EnvSetting] = []
+    entry: str | None = None
     index = run + 1
     while index < len(words):
         word = words[index]
         if not word.text.startswith("-"):
             if is_image(word.text):
-                return index + 1, env, word.text
+                return Container(index + 1, word.text, env, entry)
             if not word.opaque:  # some other image: only an explicit server command counts
                 return None
             index += 1
@@ -94,6 +114,8 @@ def _find_container(words: Sequence[Word]) -> tuple[int, list[EnvSetting], str] 
         if name in ("-e", "--env") and "=" in given:
             key, _, text = given.partition("=")
             env.append(EnvSetting(key, text, words[index + takes_value].place))
+        if name == "--entrypoint":
+            entry = given
         index += 2 if takes_value else 1
     return None
 
@@ -166,16 +188,23 @@ class CommandReader:
             begin, engine, point = entry
             for setting in [*env_words(words[:begin]), *docker_env(words[:begin])]:
                 env[setting.name] = setting
-            image = next((w.text for w in words[:begin] if is_image(w.text) and ":" in w.text), None)
+            container = _find_container(words[:begin])
+            image = container.image if container else None
             self._add(words[begin:], env, engine, point, image)
+            if container and starts_itself(image) and not container.entry and container.begin == begin - 2:
+                self.found[-1].doubled = words[container.begin]
             return
         container = _find_container(words)
         if container is not None:
-            begin, settings, image = container
-            env.update({setting.name: setting for setting in settings})
-            nested = begin < len(words) and "vllm serve" in words[begin].text
-            if not nested:
-                self._add(words[begin:], env, "vllm", None, image)
+            env.update({setting.name: setting for setting in container.env})
+            after = words[container.begin :]
+            if not any(holds_server(word.text) for word in after):
+                serves = bool(after) and after[0].text == "serve"
+                self._add(
+                    after[1:] if serves else after, env, "vllm", "serve" if serves else None, container.image
+                )
+                if serves and starts_itself(container.image) and not container.entry:
+                    self.found[-1].doubled = after[0]
                 return
         for word in words:
             if depth < 3 and holds_server(word.text):

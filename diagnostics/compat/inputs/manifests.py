@@ -7,11 +7,13 @@ import re
 import yaml
 
 from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
-from .commands import CommandReader, align, find_entry, holds_server, is_image
+from .commands import CommandReader, align, find_entry, holds_server, is_image, starts_itself
 from .nodes import Tree
 from .shell import characters, lex
 
-COMMAND_KEYS = ("entrypoint", "command", "args", "extraArgs", "vllmArgs", "additionalArgs", "extra_args")
+COMMAND_KEYS = (
+    "entrypoint", "command", "args", "extraArgs", "extraCmdArgs", "vllmArgs", "additionalArgs", "extra_args",
+)  # fmt: skip
 ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
 # Keys under which charts keep engine settings, written as `maxModelLen` for `--max-model-len`.
 SETTINGS_KEYS = ("vllmConfig", "engineArgs", "vllmEngineArgs")
@@ -26,12 +28,16 @@ class ManifestReader:
         self.tree = tree
         self.label = label
         self.found: list[tuple[str, Configuration]] = []
+        self._compose = False
 
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
         for document in self.tree.documents:
+            self._compose = self.tree.get(document, "services") is not None
             for mapping, name in self.tree.mappings(document):
                 self._mapping(mapping, name)
+        if not self.found:
+            self._scripts()
         if len(self.found) > 1:
             counts: dict[str, int] = {}
             for name, configuration in self.found:
@@ -40,6 +46,17 @@ class ManifestReader:
                 configuration.label = f"{self.label}#{suffix or counts[name]}"
         return [configuration for _, configuration in self.found]
 
+    def _scripts(self) -> None:
+        """Servers started by shell text under any key (`run`, `script`, `setup`), as workflows have them."""
+        for document in self.tree.documents:
+            for node, name in self.tree.scalars(document):
+                if holds_server(node.value):
+                    text = align(
+                        node.value, self.tree.source.text, self.tree.start(node), self.tree.end(node)
+                    )
+                    reader = CommandReader(self.tree.source, self.label)
+                    self.found += [(name, configuration) for configuration in reader.read(text)]
+
     def _mapping(self, mapping: yaml.MappingNode, under: str) -> None:
         nodes = {key: value for key, _, value in self.tree.items(mapping) if isinstance(key, str)}
         name_node = nodes.get("name")
@@ -47,7 +64,7 @@ class ManifestReader:
         env = self._environment(nodes)
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
-        configuration = self._from_command(nodes, env, image)
+        configuration = self._from_command(nodes, env, image, under)
         if configuration is None and isinstance(settings, yaml.MappingNode):
             configuration = Configuration(self.label, self.tree.source, env=env, image=image)
         if configuration is None:
@@ -101,16 +118,20 @@ class ManifestReader:
         return EnvSetting(name_node.value, _text(value_node), self.tree.place(name_node))
 
     def _from_command(
-        self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None
+        self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None, under: str
     ) -> Configuration | None:
         words: list[Word] = []
         for key in COMMAND_KEYS:
             if key in nodes and isinstance(nodes[key], (yaml.ScalarNode, yaml.SequenceNode)):
                 words += self._words(nodes[key], env)
         entry = find_entry(words)
+        replaces = "entrypoint" in nodes or ("command" in nodes and not self._compose)
         if entry is not None:
             begin, engine, point = entry
-            return self._configuration(words[begin:], env, image, engine, point)
+            found = self._configuration(words[begin:], env, image, engine, point)
+            if begin == 2 and not replaces and starts_itself(image):
+                found.doubled = words[0]
+            return found
         nested = next((word for word in words if holds_server(word.text)), None)
         if nested is not None:
             reader = CommandReader(self.tree.source, self.label, list(env.values()))
@@ -118,10 +139,22 @@ class ManifestReader:
             if found:
                 found[0].image = image
                 return found[0]
-        if image and is_image(image) and any(word.text.startswith("-") for word in words):
+        if (
+            not replaces
+            and self._takes_arguments(image, under)
+            and any(w.text.startswith("-") for w in words)
+        ):
             begin = 1 if words[0].text == "serve" else 0
-            return self._configuration(words[begin:], env, image, "vllm", "serve" if begin else None)
+            found = self._configuration(words[begin:], env, image, "vllm", "serve" if begin else None)
+            if begin and starts_itself(image):
+                found.doubled = words[0]
+            return found
         return None
+
+    @staticmethod
+    def _takes_arguments(image: str | None, under: str) -> bool:
+        """Whether bare option words belong to vLLM: by the container's image, or by the chart's own naming."""
+        return is_image(image) if image else "vllm" in under.lower() and under not in SETTINGS_KEYS
 
     def _configuration(
         self,

@@ -82,6 +82,15 @@ class Tree:
         """Offset after a node's last character in the source."""
         return self._base + node.end_mark.index
 
+    def scalars(self, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, str]]:
+        """Every text below a node, with the key it stands under."""
+        for mapping, _ in self.mappings(node):
+            for key, _, value in self.items(mapping):
+                items = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                for item in items:
+                    if isinstance(item, yaml.ScalarNode):
+                        yield item, str(key)
+
     def mappings(self, node: yaml.Node) -> Iterator[tuple[yaml.MappingNode, str]]:
         """Every mapping below a node (itself first), with the key or name it stands under."""
         seen: set[int] = set()

@@ -1,0 +1,153 @@
+"""The command as people and CI call it: exit status, formats, several inputs and targets, fixes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from camshaft.cli.check_flags import check_flags
+from camshaft.diagnostics.compat.codes import all_codes
+
+CLEAN = "model: Qwen/Qwen3-8B\nmax-num-seqs: 64\n"
+BROKEN = "model: Qwen/Qwen3-8B\nswap-space: 6\n"
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(check_flags, list(arguments), input=text)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "clean.yaml").write_text(CLEAN)
+    (tmp_path / "broken.yaml").write_text(BROKEN)
+    (tmp_path / "bad.yaml").write_text("a: [")
+    return tmp_path
+
+
+def test_no_input_prints_usage() -> None:
+    result = run()
+    assert "Usage:" in result.output
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "status"),
+    [
+        ("clean.yaml", ["--to", "0.18.0"], 0),
+        ("broken.yaml", ["--to", "0.17.0"], 0),
+        ("broken.yaml", ["--to", "0.18.0"], 1),
+        ("broken.yaml", ["--to", "0.18.0", "--fail-on", "never"], 0),
+        ("bad.yaml", ["--to", "0.18.0"], 2),
+        ("missing.yaml", ["--to", "0.18.0"], 2),
+        ("clean.yaml", ["--to", "0.99.0"], 2),
+        ("clean.yaml", ["--to", "nonsense"], 2),
+        ("clean.yaml", ["--from", "1.x"], 2),
+        ("clean.yaml", ["--gpu", "Commodore 64"], 2),
+        ("clean.yaml", ["--model", "no-such-file"], 2),
+    ],
+)
+def test_exit_status(files: Path, name: str, options: list[str], status: int) -> None:
+    assert run(str(files / name), *options).exit_code == status
+
+
+def test_fail_on_lower_severities() -> None:
+    command = "vllm serve m --disable-log-requests"
+    assert run("--command", command, "--to", "0.16.0").exit_code == 0
+    assert run("--command", command, "--to", "0.16.0", "--fail-on", "warning").exit_code == 1
+
+
+def test_one_unreadable_input_does_not_hide_the_others(files: Path) -> None:
+    result = run(str(files / "bad.yaml"), str(files / "broken.yaml"), "--to", "0.18.0")
+    assert result.exit_code == 2
+    assert "bad.yaml" in result.stderr
+    assert "--swap-space" in result.stdout
+
+
+def test_json_has_the_published_shape(files: Path) -> None:
+    result = run(
+        str(files / "broken.yaml"), "--from", "0.16.0", "--to", "0.17.0", "--to", "0.18.0", "--format", "json"
+    )
+    results = json.loads(result.stdout)["results"]
+    assert [(r["engine"], r["from"], r["to"], r["starts"]) for r in results] == [
+        ("vllm", "0.16.0", "0.17.0", True),
+        ("vllm", "0.16.0", "0.18.0", False),
+    ]
+    assert all(r["input"] == str(files / "broken.yaml") for r in results)
+    (finding,) = [f for f in results[1]["findings"] if f["severity"] == "error"]
+    assert set(finding) == {
+        "code", "severity", "change", "flags", "env", "place", "message", "fix", "evidence", "depends_on",
+    }  # fmt: skip
+    assert finding["flags"] == ["--swap-space"]
+    assert finding["place"] == {"file": str(files / "broken.yaml"), "line": 2, "column": 1}
+
+
+def test_undecided_verdict_names_what_it_depends_on() -> None:
+    command = "vllm serve m --dtype bfloat16"
+    result = run("--command", command, "--to", "0.33.0", "--format", "json")
+    (verdict,) = json.loads(result.stdout)["results"]
+    assert verdict["starts"] is None
+    assert verdict["depends_on"] == ["device"]
+    assert result.exit_code == 0
+    settled = run("--command", command, "--to", "0.33.0", "--format", "json", "--gpu", "H100-80GB")
+    assert json.loads(settled.stdout)["results"][0]["starts"] is True
+
+
+def test_sarif_places_and_rules(files: Path) -> None:
+    result = run(str(files / "broken.yaml"), "--to", "0.18.0", "--format", "sarif")
+    document = json.loads(result.stdout)
+    assert document["version"] == "2.1.0"
+    (only,) = document["runs"]
+    (found,) = only["results"]
+    assert found["locations"][0]["physicalLocation"]["region"] == {"startLine": 2, "startColumn": 1}
+    assert only["tool"]["driver"]["rules"][found["ruleIndex"]]["id"] == found["ruleId"] == "FL-02"
+
+
+def test_github_annotations_escape_what_github_reserves(files: Path) -> None:
+    result = run(str(files / "broken.yaml"), "--to", "0.18.0", "--format", "github")
+    (line,) = result.stdout.strip().splitlines()
+    assert line.startswith("::error file=") and ",line=2,col=1,title=FL-02 vllm 0.18.0::" in line
+
+
+def test_markdown_table(files: Path) -> None:
+    result = run(str(files / "broken.yaml"), "--to", "0.18.0", "--format", "markdown")
+    assert "| error | FL-02 removed | `--swap-space` |" in result.stdout
+
+
+def test_unlisted_patch_says_which_table_answers(files: Path) -> None:
+    result = run(str(files / "clean.yaml"), "--to", "0.18.9", "--format", "json")
+    (verdict,) = json.loads(result.stdout)["results"]
+    assert verdict["to"] == "0.18.1"
+    assert any("0.18.9" in note for note in verdict["notes"])
+
+
+def test_standard_input() -> None:
+    result = run("-", "--to", "0.18.0", text=BROKEN)
+    assert result.exit_code == 1
+    assert "standard input:2:1" in result.stdout
+
+
+def test_fix_shows_a_diff_and_writes(files: Path) -> None:
+    path = files / "broken.yaml"
+    shown = run(str(path), "--to", "0.18.0", "--diff")
+    assert "-swap-space: 6" in shown.stdout
+    assert path.read_text() == BROKEN
+    run(str(path), "--to", "0.18.0", "--fix")
+    assert path.read_text() == "model: Qwen/Qwen3-8B\n"
+    assert run(str(path), "--to", "0.18.0").exit_code == 0
+
+
+def test_explain_knows_every_code() -> None:
+    for code in all_codes():
+        result = run("--explain", code.lower())
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"# {code}: ")
+    assert run("--explain", "XX-99").exit_code == 2
+
+
+def test_pages_are_written_for_every_code(tmp_path: Path) -> None:
+    run("--write-pages", str(tmp_path / "pages"))
+    names = {path.stem for path in (tmp_path / "pages").glob("*.md")}
+    assert names == {*all_codes(), "index"}
