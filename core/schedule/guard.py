@@ -55,8 +55,8 @@ class Guard:
         return self._ask("victim_key", lambda: self.policy.victim_key(view, step), _is_key, (-view.seq,))
 
     def step_budget(self, step: StepView) -> Budget:
-        fallback = Budget(tokens=step.max_num_batched_tokens)
-        return self._ask("step_budget", lambda: self.policy.step_budget(step), _is_budget, fallback)
+        budget = self._ask("step_budget", lambda: self.policy.step_budget(step), _is_budget, None)
+        return budget or Budget(tokens=step.max_num_batched_tokens)
 
     def admit(self, view: RequestView, step: StepView) -> Admission:
         return self._ask("admit", lambda: self.policy.admit(view, step), _is_admission, ADMIT)

@@ -17,11 +17,14 @@ Finish = Callable[[Request, str, float], None]
 
 @dataclass(slots=True)
 class InFlight:
-    """A launched step. seqs are the arrival numbers of its rows, to recognise rows that changed hands."""
+    """A launched step, with what the scheduler needs of it when its tokens come back."""
 
     plan: StepPlan
-    seqs: np.ndarray
-    turnover: int
+    seqs: np.ndarray  # int64, aligned with the plan's rows: arrival numbers, to tell if a row changed hands
+    reached: np.ndarray  # int32, aligned with the rows that sample: where their new token stands
+    turnover: int  # Rows.turnover when the plan was made
+    context_tokens: int  # tokens in the cache that its attention reads
+    total_tokens: int
 
 
 class News(NamedTuple):
@@ -56,12 +59,12 @@ class Outcome:
     def take(self, flight: InFlight, result: StepResult, now_s: float) -> Update:
         """Appends the tokens of a step, ends who has ended, offers finished blocks for reuse."""
         columns = self._running.rows
-        rows, tokens = self._still_running(flight, result)
-        known = columns.known[rows]
-        columns.tokens[rows, known] = tokens
-        known += 1
+        rows, tokens, places = self._still_running(flight, result)
+        columns.tokens[rows, places] = tokens
+        known = places + 1
         columns.known[rows] = known
-        self._offer_prompts(flight)
+        if flight.plan.num_decodes < len(flight.plan.rows):
+            self._offer_prompts(flight)
         update = self._sort(rows, tokens, known, now_s)
         for row, why in result.failed.items():
             request = columns.requests[row]
@@ -71,13 +74,17 @@ class Outcome:
                 update.news.append(News(request, [], row, False))
         return update
 
-    def _still_running(self, flight: InFlight, result: StepResult) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and tokens of the result, without the rows that changed hands since the plan was made."""
+    def _still_running(
+        self, flight: InFlight, result: StepResult
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of the result, their tokens and where these stand in the sequence, without the rows that
+        changed hands since the plan was made.
+        """
         columns = self._running.rows
         if columns.turnover == flight.turnover:
-            return result.rows, result.tokens
+            return result.rows, result.tokens, flight.reached
         same = columns.seq[result.rows] == flight.seqs[flight.plan.samples]
-        return result.rows[same], result.tokens[same]
+        return result.rows[same], result.tokens[same], flight.reached[same]
 
     def _offer_prompts(self, flight: InFlight) -> None:
         """Blocks of prompt chunks just computed can serve other requests from now on."""

@@ -14,9 +14,11 @@ from .rows import Rows
 
 @dataclass(slots=True)
 class Decodes:
-    """The decoding rows as arrays, with what every step over just these rows has in common."""
+    """The decoding rows as arrays, kept from step to step while only they run."""
 
     rows: np.ndarray  # int32 [n]
+    starts: np.ndarray  # int32 [n] tokens each has in the cache
+    context_tokens: int  # their sum
     seqs: np.ndarray  # int64 [n]
     tokens: np.ndarray  # int32 [n], one each
     samples: np.ndarray  # bool [n], all of them
@@ -50,9 +52,29 @@ class Running:
     def decodes(self) -> Decodes:
         if self._decodes is None:
             rows = np.array(self.decoding, dtype=np.int32)
-            count = len(rows)
-            self._decodes = Decodes(rows, self.rows.seq[rows], np.ones(count, np.int32), np.ones(count, bool))
+            starts, count = self.rows.computed[rows], len(rows)
+            ones, every = np.ones(count, dtype=np.int32), np.ones(count, dtype=bool)
+            self._decodes = Decodes(rows, starts, int(starts.sum()), self.rows.seq[rows], ones, every)
         return self._decodes
+
+    def advance(self, rows: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
+        """Counts a step's tokens as computed; returns which rows reach their target and so draw a token."""
+        columns = self.rows
+        columns.computed[rows] += num_tokens
+        samples = columns.computed[rows] == columns.target[rows]
+        columns.target[rows[samples]] += 1
+        self._decodes = None
+        return samples
+
+    def advance_decodes(self) -> np.ndarray:
+        """The same for one token of every decoding row; returns the tokens each has in the cache now."""
+        decodes = self.decodes
+        reached = decodes.starts + 1
+        self.rows.computed[decodes.rows] = reached
+        self.rows.target[decodes.rows] = reached + 1
+        decodes.starts = reached
+        decodes.context_tokens += len(reached)
+        return reached
 
     def begin(self, request: Request, match: Match, tokens: int, tenant: int) -> int:
         """Gives a request a row on its cached prefix, with blocks for `tokens` tokens; returns the row."""

@@ -124,9 +124,9 @@ class Scheduler:
         flight = self._in_flight.popleft()
         plan = flight.plan
         self.last = StepSample(
-            plan.total_tokens - plan.num_decodes,
+            flight.total_tokens - plan.num_decodes,
             plan.num_decodes,
-            int(plan.starts.sum()),
+            flight.context_tokens,
             result.duration_ms,
         )
         self.ledger.finished(plan.step, result.duration_ms)
@@ -139,11 +139,13 @@ class Scheduler:
 
     def _schedule_decodes(self, step: StepView, batch: Batch) -> None:
         """One token for each row that needs one; whoever lacks a block gets it from a victim."""
-        rows = self.running.decodes.rows
+        decodes = self.running.decodes
+        rows = decodes.rows
         if batch.tokens_left < len(rows):
             rows = self._first_in_order(rows, step, batch.tokens_left)
         while len(rows):
-            needy = rows[self.rows.computed[rows] == self.kv.tables.slots[rows]]
+            starts = decodes.starts if rows is decodes.rows else self.rows.computed[rows]
+            needy = rows[starts == self.kv.tables.slots[rows]]
             if len(needy) <= self.kv.num_free:
                 if len(needy):
                     self.kv.grow_each(needy)
@@ -234,16 +236,14 @@ class Scheduler:
         decodes = self.running.decodes
         if batch.decodes_only and batch.decodes is decodes.rows:
             rows, num_tokens, samples, seqs = decodes.rows, decodes.tokens, decodes.samples, decodes.seqs
-            starts = columns.computed[rows]
-            columns.computed[rows] = starts + 1
-            columns.target[rows] = starts + 2
+            starts, context_tokens, total_tokens = decodes.starts, decodes.context_tokens, len(rows)
+            reached = self.running.advance_decodes()
         else:
             rows, num_tokens = batch.arrays()
-            starts = columns.computed[rows]
-            columns.computed[rows] += num_tokens
-            samples = columns.computed[rows] == columns.target[rows]
-            columns.target[rows[samples]] += 1
-            seqs = columns.seq[rows]
+            starts, seqs = columns.computed[rows], columns.seq[rows]
+            context_tokens, total_tokens = int(starts.sum()), int(num_tokens.sum())
+            samples = self.running.advance(rows, num_tokens)
+            reached = columns.computed[rows[samples]]
         changes = self.kv.take_changes()
         plan = StepPlan(
             self.step,
@@ -260,7 +260,7 @@ class Scheduler:
             copies=changes.copies,
             padding=self._padding(step, budget, num_tokens),
         )
-        self._in_flight.append(InFlight(plan, seqs, columns.turnover))
+        self._in_flight.append(InFlight(plan, seqs, reached, columns.turnover, context_tokens, total_tokens))
         if not batch.decodes_only:
             begun = slice(batch.num_decodes, None)
             self.running.promote(rows[begun][samples[begun]])
@@ -346,7 +346,7 @@ class Scheduler:
     # --- small questions
 
     def _step_view(self, now_s: float) -> StepView:
-        decodes = self.running.decodes.rows
+        decodes = self.running.decodes
         oldest = self.waiting.oldest()
         params = self.params
         return StepView(
@@ -358,9 +358,9 @@ class Scheduler:
             params.max_num_seqs,
             params.max_num_batched_tokens,
             len(self.running),
-            len(decodes),
+            len(decodes.rows),
             len(self.waiting),
-            int(self.rows.computed[decodes].sum()),
+            decodes.context_tokens,
             now_s - oldest.queued_s if oldest is not None else 0.0,
             self.last,
         )
