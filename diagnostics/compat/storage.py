@@ -30,7 +30,8 @@ class FlagsFile(msgspec.Struct):
 
 
 class Lines(msgspec.Struct, array_like=True):
-    """Where something stands, release by release: `files` are (release, index of the file), `lines` one a release."""
+    """Where something stands, release by release: `files` are (release, index of the file), `lines` one a release
+    (0: the whole file, null: not there)."""
 
     files: list[tuple[str, int]]
     first: str
@@ -119,7 +120,8 @@ class Store:
         if not 0 <= offset < len(lines.lines) or (line := lines.lines[offset]) is None:
             return None
         file = next(index for since, index in reversed(lines.files) if self._order[since] <= position)
-        return f"{self._open_evidence().files[file]}:{line}"
+        path = self._open_evidence().files[file]
+        return f"{path}:{line}" if line else path
 
 
 def open_store(engine: str) -> Store | None:
@@ -192,16 +194,24 @@ def _lines(order: list[str], places: Mapping[str, Mapping[str, str]], files: lis
         present = [index for index, version in enumerate(order) if name in places[version]]
         entry = Lines(files=[], first=order[present[0]], lines=[])
         for version in order[present[0] : present[-1] + 1]:
-            path, _, line = places[version].get(name, "").rpartition(":")
-            entry.lines.append(int(line) if path else None)
-            if not path:
+            place = places[version].get(name)
+            if place is None:
+                entry.lines.append(None)
                 continue
+            path, line = _split(place)
+            entry.lines.append(line)
             if path not in files:
                 files.append(path)
             if not entry.files or entry.files[-1][1] != files.index(path):
                 entry.files.append((version, files.index(path)))
         found[name] = entry
     return found
+
+
+def _split(place: str) -> tuple[str, int]:
+    """`path:line` in two; 0 where no line is given."""
+    path, _, line = place.rpartition(":")
+    return (path, int(line)) if path and line.isdigit() else (place, 0)
 
 
 def _write(path: Path, sections: Mapping[str, Any]) -> None:

@@ -270,6 +270,12 @@ def _environment_getter(
     return Constantly(set(default) if function.node.name == "env_set_with_choices" and default else default)
 
 
+@handles("deprecated_env")
+def _deprecated_getter(evaluator: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+    """A getter that warns when its variable is set."""
+    return Constantly(evaluator.invoke(args[3]) if len(args) > 3 else None)
+
+
 @handles("init_logger", "load_general_plugins", "get_attr_docs")
 def _irrelevant(_: Evaluator, function: FunctionValue, __: list[Any], ___: dict[str, Any]) -> Any:
     return Unknown(function.node.name)

@@ -19,7 +19,10 @@ _REPLACEMENT = re.compile(
     r"(?:use|via|favou?r of|replaced (?:by|with)|instead of this,?)\s+(?:the\s+)?[`'\"]*(--[\w.-]+)", re.I
 )
 _SAYS = re.compile(r"\bdeprecat", re.I)
-_SUBJECT = re.compile(r"--[a-z][\w.-]+")
+# An option's name, then nothing but what joins it to "deprecated": a value after it would be the subject instead.
+_SUBJECT = re.compile(
+    r"(--[a-z][\w.-]+)[`'\"]*(?:\s+(?:option|argument|flag|parameter|is|are|was|has|have|been|now|will|be|being))*\s*$"
+)
 
 
 def summary(text: str) -> str:
@@ -103,10 +106,10 @@ def _warnings(tree: SourceTree) -> dict[str, list[str]]:
     ]
     for module in dict.fromkeys(m for m in modules if m is not None):
         for text in _warning_texts(module):
-            says = _SAYS.search(text)
-            subjects = _SUBJECT.findall(text[: says.start()]) if says else []
-            if subjects:
-                found.setdefault(subjects[-1].rstrip(".").replace("_", "-"), []).append(text)
+            subjects = (_SUBJECT.search(text[: says.start()]) for says in _SAYS.finditer(text))
+            subject = next((match[1] for match in subjects if match), None)
+            if subject is not None:
+                found.setdefault(subject.rstrip(".").replace("_", "-"), []).append(text)
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from ..table import EnvVar
+from .deprecation import summary
 from .evaluate import Evaluator
 from .plain import default_of_value
 from .source import Module
@@ -29,7 +30,7 @@ def environment_variables(evaluator: Evaluator) -> dict[str, EnvVar]:
                 default=_default(evaluator, module, value),
                 choices=_choices(evaluator, module, value),
                 evidence=module.evidence(key),
-                deprecated=_deprecated(comment),
+                deprecated=_deprecated(comment, value),
             )
         last_line = value.end_lineno or last_line
     return found
@@ -61,8 +62,14 @@ def _comments(module: Module, after: int, before: int) -> str:
     return " ".join(line.strip().lstrip("# ") for line in lines if line.strip().startswith("#"))
 
 
-def _deprecated(comment: str) -> str | None:
-    if not re.search(r"\bdeprecated\b", comment, re.IGNORECASE):
-        return None
-    version = re.search(r"remov\w* (?:in|at|from) v?(\d+(?:\.\d+)+)", comment)
-    return f"deprecated; to be removed in {version[1]}" if version else "deprecated"
+def _deprecated(comment: str, value: ast.expr) -> str | None:
+    """From the comment above a variable, or from a getter that warns: `deprecated_env(name, version, advice, ...)`."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "deprecated_env":
+        version, advice = (
+            str(item.value) if isinstance(item, ast.Constant) else "" for item in value.args[1:3]
+        )
+        return summary(f"deprecated, removed in {version}. {advice}")
+    says = re.search(
+        r"(?:^|[.\]]\s|\[|\bis )deprecated\b(?! \w+ (?:implementation|soon))", comment, re.IGNORECASE
+    )
+    return summary(comment[says.start() :]) if says else None

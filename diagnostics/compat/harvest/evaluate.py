@@ -42,6 +42,8 @@ class Evaluator:
         self._globals: dict[tuple[str, str], Any] = {}
         self._depth = 0
         self.parsers: list[Any] = []
+        self._class_scopes: dict[ClassValue, Scope] = {}
+        self.fields_of: dict[ClassValue, list[Any]] = {}  # kept by `fields.fields`
         self._mro: dict[ClassValue, list[ClassValue]] = {}
 
     def expression(self, node: ast.expr, scope: Scope) -> Any:
@@ -238,8 +240,10 @@ class Evaluator:
         return MISSING
 
     def class_scope(self, owner: ClassValue) -> Scope:
-        """The scope of a class body: its own plain assignments over the module's names."""
-        scope = Scope(owner.module, {}, owner)
+        """The scope of a class body: its own plain assignments over the module's names. Not to be added to."""
+        if owner in self._class_scopes:
+            return self._class_scopes[owner]
+        scope = self._class_scopes[owner] = Scope(owner.module, {}, owner)
         for node in owner.node.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 scope.names[node.targets[0].id] = self.expression(

@@ -60,6 +60,8 @@ def _makes_dataclass(value: ClassValue) -> bool:
 
 def fields(evaluator: Evaluator, cls: ClassValue) -> list[FieldSpec]:
     """The fields in the order the dataclass has them; the nearest class to define one wins."""
+    if cls in evaluator.fields_of:
+        return evaluator.fields_of[cls]
     found: dict[str, FieldSpec] = {}
     for owner in reversed(evaluator.mro(cls)):
         scope = evaluator.class_scope(owner)
@@ -76,7 +78,8 @@ def fields(evaluator: Evaluator, cls: ClassValue) -> list[FieldSpec]:
             value = MISSING if node.value is None else evaluator.expression(node.value, scope)
             name = node.target.id
             found[name] = _spec(owner, name, hint, value, node, _doc(body, position))
-    return list(found.values())
+    evaluator.fields_of[cls] = list(found.values())
+    return evaluator.fields_of[cls]
 
 
 def field_named(evaluator: Evaluator, cls: Any, name: str) -> FieldSpec | None:

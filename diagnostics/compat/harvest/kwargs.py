@@ -97,7 +97,7 @@ def _compared(test: ast.expr, sets: dict[str, set[str]]) -> set[str]:
     right = test.comparators[0]
     if isinstance(right, ast.Constant):
         return {str(right.value)}
-    if isinstance(right, ast.Set):
+    if isinstance(right, (ast.Set, ast.Tuple, ast.List)):
         return {str(item.value) for item in right.elts if isinstance(item, ast.Constant)}
     return sets.get(ast.unparse(right), set())
 
@@ -157,6 +157,8 @@ def _by_type(evaluator: Evaluator, name: str, parts: list[Any], how: Style) -> d
             if p is not NONE and not (p is dict or (isinstance(p, TypeForm) and p.origin is dict))
         ]
         return {"type": Conversion("json_or_str" if others else "json")}
+    if any(isinstance(p, ClassValue) and evaluator.is_enum(p) and _counts(evaluator, p) for p in parts):
+        return {"type": Conversion("int")}
     return {"type": Conversion("str")}
 
 
@@ -182,6 +184,11 @@ def _optional(found: dict[str, Any], optional: bool, how: Style) -> dict[str, An
         if found.get("choices"):
             found["choices"] = [*found["choices"], how.none_choice]
     return found
+
+
+def _counts(evaluator: Evaluator, cls: ClassValue) -> bool:
+    """Whether an enumeration's values are numbers."""
+    return all(isinstance(member.value, int) for member in evaluator.enum_members(cls))
 
 
 def _plain_dict(evaluator: Evaluator, part: Any) -> Any:

@@ -82,7 +82,7 @@ def _field(
 ) -> Field:
     default = default_of_value(default_of(evaluator, field))
     computed = isinstance(default, Unknown)
-    place = resolvers.own(field) if default is None else None
+    place = resolvers.of_field(field) if default is None else None
     literal = next((part for part in parts if isinstance(part, TypeForm) and part.origin == LITERAL), None)
     enum = next((part for part in parts if isinstance(part, ClassValue) and evaluator.is_enum(part)), None)
     choices: list[Any] | None = None

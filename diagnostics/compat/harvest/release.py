@@ -11,6 +11,7 @@ from typing import Any
 from ..table import EnvVar, Field, Flag
 from .deprecation import Deprecations
 from .environment import environment_variables
+from .errors import HarvestError
 from .evaluate import Evaluator
 from .fields import FieldSpec, field_named
 from .kwargs import FIELD, conversion
@@ -28,10 +29,6 @@ TYPE_NAMES = {
     "key_values": "str",
     "json_or_str": "json|str",
 }
-
-
-class HarvestError(Exception):
-    """A source tree that no table can be made of."""
 
 
 @dataclass

@@ -33,13 +33,12 @@ class Resolvers:
         """`file:line` of the code that fills in the setting, or None when nothing does."""
         if dest in self._engine:
             return self._engine[dest]
-        if field is None:
-            return None
-        return self.own(field) or self._others.get(f"{_config_attribute(field.owner.name)}.{field.name}")
+        return None if field is None else self.of_field(field)
 
-    def own(self, field: FieldSpec) -> str | None:
-        """The same, looking only at the field's own class."""
-        return self._own.get(field.qualified)
+    def of_field(self, field: FieldSpec) -> str | None:
+        """The same for a config field: set by its own class, by another config or by a platform."""
+        attribute = f"{_config_attribute(field.owner.name)}.{field.name}"
+        return self._own.get(field.qualified) or self._others.get(attribute)
 
 
 def _config_attribute(class_name: str) -> str:

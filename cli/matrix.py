@@ -1,0 +1,353 @@
+"""`engine matrix`: the flags and rules of each release, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import CamshaftError
+
+if TYPE_CHECKING:
+    from ..diagnostics.compat.difference import Change, TableDifference
+    from ..diagnostics.compat.table import Flag, Table
+
+ENGINES = ("vllm", "camshaft")
+
+_engine = click.option(
+    "--engine", type=click.Choice(ENGINES), default="vllm", show_default=True, help="Whose releases."
+)
+_source = click.option(
+    "--source",
+    type=click.Path(exists=True, path_type=Path),
+    help="An unpacked release or its archive, instead of fetching it.",
+)
+
+
+def _format(*names: str) -> Callable[[Any], Any]:
+    return click.option("--format", "form", type=click.Choice(names), default="text", show_default=True)
+
+
+class _UserError(click.ClickException):
+    exit_code = 2
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """A mistake of the user's becomes one line and exit status 2."""
+    try:
+        yield
+    except CamshaftError as error:
+        raise _UserError(str(error)) from error
+
+
+@click.group()
+def matrix() -> None:
+    """Flags and rules of each release: show, diff, harvest, verify."""
+
+
+@matrix.command()
+@_engine
+def releases(engine: str) -> None:
+    """List the releases that have a table, oldest first."""
+    from ..diagnostics.compat.versions import versions
+
+    with _user_errors():
+        click.echo("\n".join(map(str, versions(engine))))
+
+
+@matrix.command()
+@click.argument("version", required=False)
+@_engine
+@click.option(
+    "--flag", "wanted", multiple=True, metavar="NAME", help="Only this flag, with its JSON keys; repeatable."
+)
+@click.option("--env", "variables", is_flag=True, help="The environment variables instead of the flags.")
+@_format("text", "json", "markdown")
+def show(version: str | None, engine: str, wanted: tuple[str, ...], variables: bool, form: str) -> None:
+    """Print what VERSION accepts (default: the newest release)."""
+    with _user_errors():
+        table = _load(engine, version)
+        flags = _chosen(table, wanted)
+    if variables:
+        _show_environment(table, form)
+    elif form == "json":
+        records = {flag.name: _record(flag) for flag in flags}
+        click.echo(json.dumps({"engine": engine, "version": str(table.version), "flags": records}, indent=1))
+    else:
+        rows = [_row(flag) for flag in flags]
+        _print_rows(("flag", "type", "default", "choices", "notes"), rows, form)
+        for flag in flags if wanted else []:
+            _show_keys(flag, form)
+
+
+def _load(engine: str, version: str | None) -> Table:
+    from ..diagnostics.compat.table import load
+    from ..diagnostics.compat.versions import resolve
+
+    found, note = resolve(engine, version)
+    if note:
+        click.echo(note, err=True)
+    return load(engine, found)
+
+
+def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
+    from difflib import get_close_matches
+
+    if not wanted:
+        return list(table.flags.values())
+    found = []
+    for spelled in wanted:
+        flag = table.find(spelled)
+        if flag is None:
+            near = get_close_matches("--" + spelled.lstrip("-").replace("_", "-"), table.spellings(), n=1)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            raise CamshaftError(f"{table.engine} {table.version} has no {spelled}{hint}")
+        found.append(flag)
+    return found
+
+
+def _record(flag: Flag) -> dict[str, Any]:
+    """A flag as the JSON form has it: the common keys always, the others where they say something."""
+    from ..diagnostics.compat.table import to_record
+
+    always = {
+        "aliases": flag.aliases,
+        "type": flag.type,
+        "default": flag.default,
+        "choices": flag.choices,
+        "deprecated": flag.deprecated,
+        "field": flag.field,
+        "group": flag.group,
+    }
+    return always | to_record(flag)
+
+
+def _row(flag: Flag) -> tuple[str, ...]:
+    default = f"computed ({flag.resolver})" if flag.resolver else _value(flag.default)
+    notes = [", ".join(flag.aliases + flag.negatives), flag.deprecated or ""]
+    choices = "" if flag.choices is None else " ".join(map(_value, flag.choices))
+    return flag.name, flag.type, default, choices, "; ".join(note for note in notes if note)
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _show_keys(flag: Flag, form: str) -> None:
+    if flag.nested:
+        click.echo("")
+        rows = [
+            (
+                f"{flag.name}.{key.name}",
+                key.type,
+                "computed" if key.resolver else _value(key.default),
+                " ".join(map(_value, key.choices or [])),
+            )
+            for key in flag.nested.values()
+        ]
+        _print_rows(("key", "type", "default", "choices"), rows, form)
+    if form == "text":
+        places = {"registered": flag.evidence, "defined": flag.defined, "computed": flag.resolved}
+        click.echo("".join(f"\n{what}: {place}" for what, place in places.items() if place))
+
+
+def _show_environment(table: Table, form: str) -> None:
+    from ..diagnostics.compat.table import environment_record
+
+    if form == "json":
+        records = {name: environment_record(variable) for name, variable in table.env.items()}
+        click.echo(
+            json.dumps({"engine": table.engine, "version": str(table.version), "env": records}, indent=1)
+        )
+        return
+    rows = [(v.name, _value(v.default), v.deprecated or "", v.evidence) for v in table.env.values()]
+    _print_rows(("variable", "default", "notes", "evidence"), rows, form)
+
+
+def _print_rows(header: tuple[str, ...], rows: list[tuple[str, ...]], form: str) -> None:
+    if form == "markdown":
+        click.echo("| " + " | ".join(header) + " |")
+        click.echo("|" + "---|" * len(header))
+        for row in rows:
+            click.echo("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+        return
+    widths = [min(44, max(len(row[column]) for row in [header, *rows])) for column in range(len(header))]
+    for row in [header, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@matrix.command()
+@click.argument("start", metavar="A")
+@click.argument("target", metavar="B")
+@_engine
+@_format("text", "json", "markdown")
+def diff(start: str, target: str, engine: str, form: str) -> None:
+    """Print what changed from release A to release B: flags, JSON keys and environment variables."""
+    import msgspec
+
+    from ..diagnostics.compat.difference import difference
+
+    with _user_errors():
+        found = difference(_load(engine, start), _load(engine, target))
+    if form == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    else:
+        _print_difference(found, form)
+
+
+def _print_difference(found: TableDifference, form: str) -> None:
+    bullet, title = ("- ", "## ") if form == "markdown" else ("  ", "")
+    parts = {"flags": found.flags, "JSON keys": found.keys, "environment variables": found.environment}
+    for what, part in parts.items():
+        if part.empty:
+            continue
+        counts = f"{len(part.added)} added, {len(part.removed)} removed, {len(part.changed)} changed"
+        click.echo(f"{title}{what}, {found.start} to {found.target}: {counts}")
+        for name in part.added:
+            click.echo(f"{bullet}+ {name}")
+        for name in part.removed:
+            click.echo(f"{bullet}- {name}")
+        for name, changes in part.changed.items():
+            told = "; ".join(map(_told, changes))
+            click.echo(f"{bullet}* {name}: {told}")
+        click.echo("")
+    if all(part.empty for part in parts.values()):
+        click.echo(f"{found.engine} {found.target} accepts what {found.start} does.")
+
+
+def _told(change: Change) -> str:
+    """One changed attribute; of two sets of choices only what differs."""
+    if change.what == "choices" and change.before is not None and change.after is not None:
+        parts = [f"+{_value(c)}" for c in change.after if c not in change.before]
+        parts += [f"-{_value(c)}" for c in change.before if c not in change.after]
+        return "choices " + (" ".join(parts) or "in another order")
+    return f"{change.what} {_value(change.before)} -> {_value(change.after)}"
+
+
+@matrix.command()
+@click.argument("version", required=False)
+@_engine
+@_source
+@click.option("--dry-run", is_flag=True, help="List what changed; store nothing.")
+def harvest(version: str | None, engine: str, source: Path | None, dry_run: bool) -> None:
+    """Make the table of VERSION from its source, store it, and list what changed since the release before.
+
+    The source comes from the package index that pip is configured with, and is read, never run or built.
+    For camshaft the table is made from this installation's own configuration schema, and VERSION is its release.
+    """
+    from ..diagnostics.compat.harvest.command import harvest_camshaft, harvest_release
+
+    with _user_errors():
+        if engine == "camshaft":
+            done = harvest_camshaft(store=not dry_run)
+        elif version is None:
+            raise click.UsageError("name the release, e.g. engine matrix harvest 0.33.0")
+        else:
+            with _progress(f"fetching {engine} {version}") as advance:
+                done = harvest_release(engine, version, source, advance, store=not dry_run)
+    click.echo(done.summary)
+    for text in done.unresolved:
+        click.echo(f"  not worked out: {text}")
+    if done.difference is not None:
+        _print_difference(done.difference, "text")
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Any]:
+    """A progress bar on standard error that appears with the first bytes; its size is learnt on the way."""
+    bar: Any = None
+    shown = 0
+
+    def advance(done: int, total: int) -> None:
+        nonlocal bar, shown
+        if bar is None:
+            bar = click.progressbar(length=total or None, label=label, file=click.get_text_stream("stderr"))
+            bar.__enter__()
+        bar.update(done - shown)
+        shown = done
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.__exit__(None, None, None)
+
+
+@matrix.command()
+@click.argument("dump", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_engine
+def compare(dump: Path, engine: str) -> None:
+    """Hold a table against DUMP, what a release's real parser accepts.
+
+    A dump is made by harvest/dump_parser.py, run with the Python of an environment that has that release.
+    Exit status 1 when they differ.
+    """
+    from ..diagnostics.compat.harvest.compare import differences, read_dump
+
+    with _user_errors():
+        real = read_dump(dump.read_bytes())
+        found = differences(_load(engine, real.version), real)
+    for text in found:
+        click.echo(text)
+    click.echo(f"{len(real.flags)} options of {engine} {real.version}: {len(found)} differences")
+    if found:
+        raise SystemExit(1)
+
+
+@matrix.command()
+@click.argument("version", required=False)
+@_engine
+@_format("text", "json", "markdown")
+def rules(version: str | None, engine: str, form: str) -> None:
+    """List the combinations that VERSION refuses, overrides or warns of (default: the newest release)."""
+    from ..diagnostics.compat import rules as rulebook
+    from ..diagnostics.compat.versions import resolve
+
+    with _user_errors():
+        found, note = resolve(engine, version)
+        if note:
+            click.echo(note, err=True)
+        held = [(rule, where) for rule in rulebook.load(engine).rules if (where := rule.range_for(found))]
+        rows: list[dict[str, Any]] = [
+            {
+                "code": rule.code,
+                "severity": where.severity or rule.severity,
+                "change": where.change or rule.change,
+                "title": rule.title,
+                "flags": where.flags or rule.flags,
+                "evidence": rulebook.evidence(engine, rule, found, where),
+            }
+            for rule, where in held
+        ]
+    if form == "json":
+        click.echo(json.dumps({"engine": engine, "version": str(found), "rules": rows}, indent=1))
+    else:
+        cells = [
+            tuple(str(row[key]) for key in ("code", "severity", "change", "title", "evidence"))
+            for row in rows
+        ]
+        _print_rows(("code", "severity", "change", "title", "evidence"), cells, form)
+
+
+@matrix.command()
+@click.argument("version")
+@_engine
+@_source
+@_format("text", "json")
+def verify(version: str, engine: str, source: Path | None, form: str) -> None:
+    """Look each rule's evidence up in the source of VERSION, and list those that moved, changed or vanished."""
+    from ..diagnostics.compat.harvest.command import release_source
+    from ..diagnostics.compat.verify import verify as verify_rules
+
+    with (
+        _user_errors(),
+        _progress(f"fetching {engine} {version}") as advance,
+        release_source(engine, version, source, advance) as root,
+    ):
+        report = verify_rules(engine, version, root)
+    click.echo(report.json() if form == "json" else report.text())
