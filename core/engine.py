@@ -15,6 +15,7 @@ from .messages import Output, Outputs, Ready, Stats
 from .recording import Recorder
 from .request import FINISH_REJECTED, Request
 from .schedule.params import SchedulerParams
+from .schedule.plan import StepPlan
 from .schedule.scheduler import Scheduler
 
 
@@ -36,6 +37,7 @@ class Engine:
         self.clock = clock
         self._executor, self._policy = executor, policy
         self._recorder: Recorder | None = None
+        self._launched: Any = None  # the step in flight of the overlapped loop
         self._requests: dict[int, Request] = {}
 
     def open(self) -> Ready:
@@ -84,16 +86,36 @@ class Engine:
         return self.scheduler.has_work
 
     def step(self) -> Outputs:
-        """Plans a step, runs it, and says what came of it. Empty if nothing could run now."""
+        """One step: plan, launch, collect, update, emit. Empty if nothing could run now."""
+        if self.config.async_scheduling:
+            return self._step_overlapped()
+        plan, outputs = self._plan()
+        if plan is None:
+            return Outputs(outputs)
+        return self._finish(self._executor.launch(plan), outputs)
+
+    def _step_overlapped(self) -> Outputs:
+        """The same, one step ahead: the next step is planned and launched before the last one's tokens
+        are read, so the device never waits for the host. Tokens come out one call later.
+        """
+        plan, outputs = self._plan()
+        behind, self._launched = self._launched, None
+        if plan is not None:
+            self._launched = self._executor.launch(plan)
+        return Outputs(outputs) if behind is None else self._finish(behind, outputs)
+
+    def _plan(self) -> tuple[StepPlan | None, list[Output]]:
+        """The next plan, and the outputs of requests that the policy refused."""
         now_s = self.clock()
         plan = self.scheduler.schedule(now_s)
         rejected = self.scheduler.take_rejected()
         if self._recorder:
             self._recorder.planned(plan, now_s, rejected)
-        outputs = [self._rejected(request) for request in rejected]
-        if plan is None:
-            return Outputs(outputs)
-        result = self._executor.collect(self._executor.launch(plan))
+        return plan, [self._rejected(request) for request in rejected]
+
+    def _finish(self, launched: Any, outputs: list[Output]) -> Outputs:
+        """Waits for a launched step and gives what came of it, `outputs` first."""
+        result = self._executor.collect(launched)
         owners = self.emitter.owners(result)
         now_s = self.clock()
         update = self.scheduler.update(result, now_s)

@@ -8,6 +8,7 @@ let `replay` drive a scheduler through the same calls and compare its plans.
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -187,7 +188,8 @@ class _Player:
         self._lines = lines[1:]
         self._blocks = {line["seq"]: line["hash_ids"] for line in lines if line["type"] == "request"}
         self._requests: dict[int, Request] = {}
-        self._plan: StepPlan | None = None
+        self._by_id: dict[str, Request] = {}
+        self._in_flight: deque[StepPlan] = deque()
         self._steps = 0
 
     def play(self) -> Replay:
@@ -202,21 +204,24 @@ class _Player:
                     self._scheduler.schedule(line["now_s"])
                     self._scheduler.take_rejected()
                 case "step":
-                    self._plan = self._scheduler.schedule(line["now_s"])
+                    plan = self._scheduler.schedule(line["now_s"])
                     self._scheduler.take_rejected()
                     self._steps += 1
-                    if self._plan is None or plan_digest(self._plan) != line["digest"]:
+                    if plan is None or plan_digest(plan) != line["digest"]:
                         difference = line["step"]
                         break
+                    self._in_flight.append(plan)
                 case "result":
                     self._update(line)
         return Replay(self._steps, len(self._requests), difference)
 
     def _add(self, line: dict[str, Any]) -> None:
         seq, length = line["seq"], line["input_tokens"]
+        first = self._by_id.get(line["fork_of"])
+        prompt = np.array([self._token(seq, place) for place in range(length)], dtype=np.int32)
         request = Request(
             id=line["id"],
-            prompt=np.array([self._token(seq, place) for place in range(length)], dtype=np.int32),
+            prompt=prompt if first is None else first.prompt,
             params=SamplingParams(
                 max_tokens=line["max_tokens"], prompt_logprobs=0 if line["prompt_logprobs"] else None
             ),
@@ -226,12 +231,11 @@ class _Player:
             deadline_s=line["deadline_s"],
             fork_of=line["fork_of"],
         )
-        self._requests[seq] = request
+        self._requests[seq] = self._by_id[request.id] = request
         self._scheduler.add(request, line["now_s"])
 
     def _update(self, line: dict[str, Any]) -> None:
-        plan = self._plan
-        assert plan is not None
+        plan = self._in_flight.popleft()
         rows = plan.rows[plan.samples]
         stopped = set(line["stopped"])
         tokens = [self._drawn(int(row), stopped) for row in rows]

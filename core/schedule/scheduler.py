@@ -71,6 +71,9 @@ class Scheduler:
                 f"{self.params.num_blocks * self.params.block_size} tokens)",
                 "prompt",
             )
+        first = self._first(request)
+        if first is not None and not np.array_equal(first.prompt, request.prompt):
+            raise RequestError(f"fork_of names {first.id}, whose prompt is another", "fork_of")
         request.seq = self._next_seq
         self._next_seq += 1
         request.queued_s = now_s
@@ -98,6 +101,7 @@ class Scheduler:
 
     def schedule(self, now_s: float) -> StepPlan | None:
         """The next step's plan, or None if nothing can run now (nobody is here, or the policy defers all).
+        Steps may be in flight: what they will compute and draw counts as done.
 
         Raises Stall if requests run but none can progress, which a sound state never gives.
         """
@@ -113,7 +117,7 @@ class Scheduler:
             self._schedule_decodes(view, batch)
         if not batch.evicted:
             self._admit(view, budget, batch)
-        if batch.empty:
+        if batch.empty and not self._in_flight:
             self._unblock(view, batch)
         if batch.empty:
             return None
@@ -141,6 +145,9 @@ class Scheduler:
         """One token for each row that needs one; whoever lacks a block gets it from a victim."""
         decodes = self.running.decodes
         rows = decodes.rows
+        if self._in_flight:  # a row whose last token is being drawn needs no further step
+            ending = decodes.starts + 1 >= self.rows.limit[rows]
+            rows = rows[~ending] if ending.any() else rows
         if batch.tokens_left < len(rows):
             rows = self._first_in_order(rows, step, batch.tokens_left)
         while len(rows):
@@ -385,15 +392,19 @@ class Scheduler:
         ordered = sorted(rows.tolist(), key=lambda row: (key_of(self.rows.request(row)), self.rows.seq[row]))
         return np.array(ordered[:count], dtype=np.int32)
 
+    def _first(self, request: Request) -> Request | None:
+        """The unfinished request that this one is a sibling of."""
+        return self._by_id.get(request.fork_of) if request.fork_of else None
+
     def _sibling_busy(self, request: Request) -> bool:
         """The first sequence of the same prompt has not computed it yet."""
-        first = self._by_id.get(request.fork_of) if request.fork_of else None
+        first = self._first(request)
         if first is None or request.state is not State.WAITING:
             return False
         return first.state is not State.RUNNING or self.rows.computed[first.row] < first.prompt_len
 
     def _match(self, request: Request) -> Match:
-        first = self._by_id.get(request.fork_of) if request.fork_of else None
+        first = self._first(request)
         if first is not None and first.state is State.RUNNING and request.state is State.WAITING:
             return self.kv.fork(first.row, request.prompt_len - 1)
         if request.params.prompt_logprobs is not None and not request.output:

@@ -65,8 +65,11 @@ class Clock:
         return self.now
 
 
-def make_engine(policy: Any = "continuous-chunked", record: Path | None = None, **capacity: Any) -> Engine:
+def make_engine(
+    policy: Any = "continuous-chunked", record: Path | None = None, overlap: bool = False, **capacity: Any
+) -> Engine:
     config = ServeConfig(
+        async_scheduling=overlap,
         model="m",
         max_num_batched_tokens=32,
         enable_prefix_caching=True,
@@ -161,14 +164,16 @@ def test_explain_and_integrity_answer() -> None:
     assert "error" in engine.query("riddle")
 
 
-def record_some(path: Path, policy: Any, seed: int) -> Engine:
+def record_some(path: Path, policy: Any, seed: int, overlap: bool = False) -> Engine:
     rng = random.Random(seed)
-    engine = make_engine(policy, record=path, num_blocks=24)
+    engine = make_engine(policy, record=path, overlap=overlap, num_blocks=20)
     shared = [list(range(2, 2 + 20)), list(range(50, 50 + 31))]
     live: list[int] = []
+    prompt: list[int] = []
     for handle in range(60):
-        prompt = [*rng.choice(shared)[: rng.randint(0, 31)], *[100 + handle] * rng.randint(1, 30)]
         fork = f"r{handle - 1}" if rng.random() < 0.2 and handle else None
+        if fork is None:
+            prompt = [*rng.choice(shared)[: rng.randint(0, 31)], *[100 + handle] * rng.randint(1, 30)]
         engine.add(
             request(
                 handle,
@@ -190,10 +195,11 @@ def record_some(path: Path, policy: Any, seed: int) -> Engine:
     return engine
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("policy", ["naive", "static", "continuous-chunked", "latency", "fair"])
-def test_a_recording_replays_to_the_same_plans(tmp_path: Path, policy: str) -> None:
+def test_a_recording_replays_to_the_same_plans(tmp_path: Path, policy: str, overlap: bool) -> None:
     path = tmp_path / "run.jsonl"
-    engine = record_some(path, policy, seed=5)
+    engine = record_some(path, policy, seed=5, overlap=overlap)
     again = replay(path)
     assert again.first_difference is None
     assert again.steps == engine.scheduler.step
