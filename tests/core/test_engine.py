@@ -214,7 +214,7 @@ def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
     record_some(path, "continuous-chunked", seed=6)
     lines = path.read_text().splitlines()
     place = next(i for i, line in enumerate(lines) if '"type":"add"' in line and i > 40)
-    lines[place] = lines[place].replace('"input_tokens":', '"input_tokens":1')
+    lines[place] = lines[place].replace('"max_tokens":', '"max_tokens":1')
     path.write_text("\n".join(lines))
     assert replay(path).first_difference is not None
     path.write_text('{"type": "request"}\n')
