@@ -73,6 +73,17 @@ class ValueChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rename: str | None = None
 
 
+class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An option that the front end refuses with (`excludes`) or without (`needs`) another."""
+
+    flag: str
+    since: str
+    evidence: str
+    needs: str | None = None
+    excludes: str | None = None
+    until: str | None = None
+
+
 class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value of an environment variable with which a release does not start, while it reads the variable."""
 
@@ -98,6 +109,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meanings: list[MeaningChange] = []
     values: list[ValueChange] = []
     variables: dict[str, VariableChange] = {}
+    pairs: list[Pair] = []
     elsewhere: dict[str, tuple[str, str]] = {}
 
     def read_elsewhere(self, variable: str, target: Version) -> bool:

@@ -13,6 +13,7 @@ from .devices import Device
 from .environment import environment_findings
 from .findings import Edit, Finding, Result, in_order
 from .inputs.base import Configuration
+from .names import name_findings
 from .nested import nested_findings
 from .options import option_findings
 from .resolvers import parser_defaults
@@ -41,6 +42,7 @@ def check(
         *option_findings(context),
         *trap_findings(context),
         *nested_findings(context),
+        *name_findings(context),
         *environment_findings(context),
         *_default_findings(context),
         *rule_findings(context),
@@ -90,7 +92,7 @@ def _facts(context: Context, values: dict[str, Any]) -> Facts:
 
 def _from_hit(context: Context, hit: RuleHit) -> Finding:
     flags = tuple(_spelled(context, flag) for flag in hit.flags)
-    would_stop = not hit.certain and _error_at_start(context, hit)
+    would_stop = not hit.certain and hit.rule.unknown == "ask" and _error_at_start(context, hit)
     return Finding(
         code=hit.rule.code,
         severity=hit.severity,
@@ -141,7 +143,7 @@ def _plain(value: Any) -> str | bool:
 
 def _repaired(context: Context) -> dict[str, Any]:
     """The JSON options that the given, removed options amount to after the proposed replacement."""
-    from .options import merged_values
+    from .remedies import merged_values
 
     into: set[str] = set()
     for misuse in context.parsed.misuses:

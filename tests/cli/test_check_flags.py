@@ -85,14 +85,19 @@ def test_json_has_the_published_shape(files: Path) -> None:
 
 
 def test_undecided_verdict_names_what_it_depends_on() -> None:
-    command = "vllm serve m --dtype bfloat16"
-    result = run("--command", command, "--to", "0.33.0", "--format", "json")
+    result = run("--command", "vllm serve m --seed 1 $EXTRA_ARGS", "--to", "0.33.0", "--format", "json")
     (verdict,) = json.loads(result.stdout)["results"]
     assert verdict["starts"] is None
-    assert verdict["depends_on"] == ["device"]
+    assert verdict["depends_on"] == ["$EXTRA_ARGS"]
     assert result.exit_code == 0
-    settled = run("--command", command, "--to", "0.33.0", "--format", "json", "--gpu", "H100-80GB")
-    assert json.loads(settled.stdout)["results"][0]["starts"] is True
+
+
+def test_a_rule_without_its_fact_says_so_and_the_fact_settles_it() -> None:
+    command = ["--command", "vllm serve m --dtype bfloat16", "--to", "0.33.0", "--format", "json"]
+    (asked,) = json.loads(run(*command).stdout)["results"][0]["findings"]
+    assert (asked["severity"], asked["depends_on"]) == ("info", ["device"])
+    assert json.loads(run(*command, "--gpu", "H100-80GB").stdout)["results"][0]["findings"] == []
+    assert json.loads(run(*command, "--gpu", "Tesla T4").stdout)["results"][0]["starts"] is False
 
 
 def test_sarif_places_and_rules(files: Path) -> None:
@@ -108,7 +113,8 @@ def test_sarif_places_and_rules(files: Path) -> None:
 def test_github_annotations_escape_what_github_reserves(files: Path) -> None:
     result = run(str(files / "broken.yaml"), "--to", "0.18.0", "--format", "github")
     (line,) = result.stdout.strip().splitlines()
-    assert line.startswith("::error file=") and ",line=2,col=1,title=FL-02 vllm 0.18.0::" in line
+    assert line.startswith("::error file=")
+    assert ",line=2,col=1,title=FL-02 vllm 0.18.0::" in line
 
 
 def test_markdown_table(files: Path) -> None:

@@ -1,0 +1,128 @@
+"""Findings about values that name a part of the engine: parsers, attention backends, loaders, quantizations.
+
+The parser of a release takes any text there; the name is looked up later. Which release knows which name is in
+`names.json`, read from the registries and enumerations in the releases' sources.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .context import Context
+from .findings import Edit, Finding
+from .parsing import Use
+from .versions import Version, parse
+
+Lives = list[tuple[str, str | None]]
+# Options whose names a plugin may add to, and what then tells the checker so.
+OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
+UPPER = {"--attention-backend"}
+BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
+# Before this release an unknown name in the variable chose the default backend (vllm/attention/selector.py).
+RAISES_SINCE = parse("0.10.2")
+
+
+@cache
+def names(engine: str) -> dict[str, dict[str, Lives]]:
+    """Option -> name -> stretches of releases (first, first without) that know it."""
+    if engine != "vllm":
+        return {}
+    data = Path(__file__).with_name("names.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, dict[str, Lives]])
+
+
+def name_findings(context: Context) -> Iterator[Finding]:
+    """Names that the target does not know."""
+    if context.engine != "vllm":
+        return
+    for use in context.parsed.uses:
+        if use.flag.name in ("--tool-call-parser", *OPEN, *UPPER, "--load-format", "--quantization"):
+            yield from _of_use(context, use)
+    setting = context.configuration.env.get(BACKEND_VARIABLE)
+    read = BACKEND_VARIABLE in context.table.env and context.target >= RAISES_SINCE
+    if setting is not None and setting.value and read:
+        common = {"place": setting.place, "env": (BACKEND_VARIABLE,)}
+        yield from _judge(context, "--attention-backend", setting.value, BACKEND_VARIABLE, common)
+
+
+def _of_use(context: Context, use: Use) -> Iterator[Finding]:
+    flag = use.flag
+    if flag.choices or not isinstance(use.value, str) or not use.value:
+        return
+    if flag.name == "--tool-call-parser" and not context.gives("--enable-auto-tool-choice"):
+        return  # never looked up
+    if flag.name in OPEN and context.gives(OPEN[flag.name]):
+        return
+    if context.changes.value_gone(flag.name, use.value, context.target):
+        return  # reported with its reason
+    place = (use.values[0] if use.values else use.option).place
+    yield from _judge(context, flag.name, use.value, flag.name, {"place": place, "flags": (flag.name,)})
+
+
+def _judge(
+    context: Context, option: str, value: str, shown: str, common: dict[str, Any]
+) -> Iterator[Finding]:
+    known = names(context.engine).get(option, {})
+    current = [name for name, lives in known.items() if _alive(lives, context.target)]
+    if not current:
+        return
+    name = value.upper() if option in UPPER else value
+    if name in current:
+        return
+    evidence = f"{context.target} registry behind {option}"
+    lives = known.get(name, [])
+    gone = [until for _, until in lives if until is not None and parse(until) <= context.target]
+    later = [since for since, _ in lives if parse(since) > context.target]
+    plain = name.removesuffix("_VLLM_V1")
+    near = [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
+    hint = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(current)}."
+    edits = (Edit("set", option, value=near[0], safe=False),) if near and "flags" in common else ()
+    if gone:
+        yield Finding(
+            code="FL-18",
+            severity="error",
+            change="removed",
+            message=f"{shown} {value} is not in the release from {gone[-1]} on.",
+            fix=hint,
+            evidence=evidence,
+            stops=True,
+            edits=edits,
+            **common,
+        )
+    elif later:
+        yield Finding(
+            code="FL-05",
+            severity="error",
+            change="not_available_yet",
+            message=f"{shown} {value} exists from {later[0]} on; {context.target} does not know it.",
+            fix=f"Upgrade to {later[0]} or later, or use another.",
+            evidence=evidence,
+            stops=True,
+            **common,
+        )
+    else:
+        plugins = option in ("--load-format", "--quantization")
+        yield Finding(
+            code="FL-09",
+            severity="warning" if plugins else "error",
+            change="choice",
+            message=f"{shown} {value}: {context.target} knows no such name"
+            + (", unless an installed plugin adds it." if plugins else "."),
+            fix=hint,
+            evidence=evidence,
+            stops=not plugins,
+            edits=edits,
+            **common,
+        )
+
+
+def _alive(lives: Lives, version: Version) -> bool:
+    return any(
+        parse(since) <= version and (until is None or version < parse(until)) for since, until in lives
+    )

@@ -1,0 +1,207 @@
+"""Findings about values: refused by the parser, missing, given to a switch, gone, or belonging to no option."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from .arguments import Argument
+from .context import Context
+from .findings import Edit, Finding
+from .parsing import Misuse, Use
+
+
+def refused(context: Context, misuse: Misuse) -> Finding:
+    """A value, or its absence, that the target's parser refuses."""
+    flag = misuse.flag
+    name = flag.name if flag else misuse.spelled
+    given = " ".join(value.text for value in misuse.values)
+    common = common_parts(context, misuse)
+    if misuse.kind == "ambiguous":
+        options = ", ".join(sorted(set(misuse.candidates)))
+        return Finding(
+            code="FL-12",
+            change="value_syntax",
+            message=f"{misuse.spelled} is ambiguous at {context.target}: it could be {options}.",
+            fix="Write the option in full.",
+            **common,
+        )
+    if misuse.kind == "missing_value" or flag is None:
+        return Finding(
+            code="FL-11",
+            change="value_syntax",
+            message=f"{name} needs a value at {context.target} and has none.",
+            fix=f"{name} VALUE",
+            **common,
+        )
+    if misuse.kind == "explicit_value":
+        return switch_value(context, misuse, common)
+    gone = context.changes.value_gone(name, given, context.target)
+    if gone is not None:
+        return _left(
+            gone.flag, given, gone.why, gone.gone, gone.fix, gone.rename, common | {"evidence": gone.evidence}
+        )
+    if misuse.kind == "bad_choice":
+        return _bad_choice(context, misuse, given, common)
+    return Finding(
+        code="FL-08",
+        change="value_syntax",
+        message=f"{name} does not take {given!r} at {context.target}: {misuse.detail}.",
+        fix=f"Give a value of type {flag.type}.",
+        **common,
+    )
+
+
+def common_parts(context: Context, misuse: Misuse) -> dict[str, Any]:
+    """What every finding about a refused value has in common."""
+    flag = misuse.flag
+    return {
+        "severity": "error",
+        "place": misuse.option.place,
+        "flags": (flag.name if flag else misuse.spelled,),
+        "evidence": f"{context.target} {flag.evidence}" if flag else f"{context.target} flag table",
+        "stops": True,
+    }
+
+
+def switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> Finding:
+    """`--enable-x=False` where only `--enable-x` and `--no-enable-x` are taken."""
+    flag = misuse.flag
+    assert flag is not None  # only a known option can refuse an explicit value
+    given = misuse.values[0].text if misuse.values else misuse.detail
+    blank = " " if misuse.kind == "stray_word" else "="
+    off = given.strip().lower() in ("false", "0", "no", "off")
+    negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
+    if off and negative:
+        fix, edits = (
+            f"Write {negative} (the {blank.strip()}{given} form is refused).",
+            (Edit("rename", flag.name, negative, True),),
+        )
+    elif off:
+        fix, edits = f"Delete {flag.name}; it is off unless given.", (Edit("unset", flag.name),)
+    else:
+        fix, edits = f"Write {flag.name} alone.", (Edit("set", flag.name, value=True),)
+    return Finding(
+        code="FL-10",
+        change="value_syntax",
+        message=f"{flag.name}{blank}{given} is refused at {context.target}: the option is a switch and takes no value.",
+        fix=fix,
+        edits=edits,
+        **common,
+    )
+
+
+def _left(
+    flag: str, value: str, why: str, gone: str, fix: str | None, rename: str | None, common: dict[str, Any]
+) -> Finding:
+    """A value whose feature was taken out of the release."""
+    edits = (Edit("set", flag, value=rename, safe=False),) if rename else ()
+    return Finding(
+        code="FL-18",
+        change="removed",
+        message=f"{flag} {value} is not in the release from {gone} on: {why}.",
+        fix=fix,
+        edits=edits,
+        **common,
+    )
+
+
+def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, Any]) -> Finding:
+    flag = misuse.flag
+    assert flag is not None  # only a known option has choices
+    choices = [str(choice) for choice in flag.choices or []]
+    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
+    listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+    return Finding(
+        code="FL-09",
+        change="choice",
+        message=f"{flag.name} does not take {given!r} at {context.target}; it takes {listed}.",
+        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        **common,
+    )
+
+
+def value_gone(context: Context, use: Use) -> Iterator[Finding]:
+    gone = context.changes.value_gone(use.flag.name, use.value, context.target) if use.values else None
+    if gone is None:
+        return
+    if use.flag.choices and use.value in use.flag.choices:
+        return
+    common = {
+        "severity": "error",
+        "place": use.values[0].place,
+        "flags": (use.flag.name,),
+        "evidence": gone.evidence,
+        "stops": True,
+    }
+    yield _left(gone.flag, gone.value, gone.why, gone.gone, gone.fix, gone.rename, common)
+
+
+def _two_in_one(context: Context, word: Argument) -> Finding:
+    """An option and its value in one word, as a list item without a split (`- --dtype auto`)."""
+    option = word.text.split(" ", 1)[0]
+    flag = context.table.find(option)
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} is one word; the parser of {context.target} sees no option in it.",
+        place=word.place,
+        flags=(flag.name if flag else option,),
+        fix=f"Write {word.text.replace(' ', '=', 1)}, or two words.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
+DASHES = ("–", "—", "−", "‐", "‑")
+
+
+def _dash(context: Context, word: Argument) -> Finding:
+    """An option whose dashes a word processor replaced."""
+    name = "--" + word.text.lstrip("".join(DASHES) + "-")
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} begins with a typographic dash, so the parser of {context.target} sees no option.",
+        place=word.place,
+        flags=(name.split("=", 1)[0],),
+        fix=f"Write {name} with two hyphens.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
+def stray_words(context: Context) -> Iterator[Finding]:
+    """Words that belong to no option; the first one of `vllm serve` is the model."""
+    words = context.parsed.positionals
+    if context.configuration.entry_point == "serve" or context.configuration.entry_point is None:
+        words = words[1:]
+    typographic = False
+    for word in words:
+        if word.opaque or (typographic and not word.text.startswith(DASHES)):
+            continue
+        typographic = word.text.startswith(DASHES)
+        if typographic:
+            yield _dash(context, word)
+            continue
+        blank = not word.text.strip()
+        if word.text.startswith("-") and " " in word.text:
+            yield _two_in_one(context, word)
+            continue
+        yield Finding(
+            code="FL-14",
+            severity="error",
+            change="value_syntax",
+            message="A blank follows the backslash at the end of the line, so the command ends there."
+            if blank
+            else f"{word.text!r} belongs to no option; the parser of {context.target} refuses it.",
+            place=word.place,
+            fix="Delete the blank after the backslash."
+            if blank
+            else "Delete it, or quote it together with the value it belongs to.",
+            evidence=f"{context.target} flag table",
+            stops=True,
+        )
