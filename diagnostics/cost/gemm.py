@@ -1,0 +1,84 @@
+"""Time of matrix products: a roofline with the efficiency that measurement found for that shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.quantization import Quantization, dtype_bytes
+from ...core.shape import Gemm
+from .hardware import GemmCurve, Hardware
+
+
+class GemmTimer:
+    """Times products of one device in one weight format.
+
+    Weight-only formats read fewer bytes and multiply in the 16-bit type; a type the device cannot
+    multiply in is treated the same way.
+    """
+
+    def __init__(self, hardware: Hardware, quantization: Quantization, dtype: str) -> None:
+        wanted = quantization.activations if quantization.bits else dtype
+        peaks = hardware.compute_tflops
+        self.compute = wanted if wanted in peaks else dtype if dtype in peaks else "bfloat16"
+        curves = hardware.gemm
+        self.curve = curves.get(self.compute) or curves.get(
+            _SIMILAR.get(self.compute, ""), curves["bfloat16"]
+        )
+        self._weight_bytes = quantization.bits / 8 if quantization.bits else dtype_bytes(dtype)
+        self._input_bytes = 1.0 if self.compute in ("fp8", "int8") else 2.0
+        self._bandwidth = hardware.memory_bandwidth_gb_s * 1e3  # bytes per microsecond
+        self._peak = peaks[self.compute] * 1e6  # FLOPs per microsecond
+        self._grid = np.log(np.asarray(self.curve.efficiency_percent) / 100)
+        self._axes = [np.log2(axis) for axis in (self.curve.tokens, self.curve.n, self.curve.k)]
+
+    def efficiency(self, tokens: float, n: float, k: float) -> float:
+        """Share of the roofline, interpolated in the logarithm of all three sides."""
+        return float(np.exp(_interpolate(self._grid, self._axes, (tokens, n, k))))
+
+    def time_us(self, gemm: Gemm, tokens: float) -> float:
+        """Microseconds of ONE such product over `tokens` rows."""
+        if tokens <= 0:
+            return 0.0
+        moved = gemm.n * gemm.k * self._weight_bytes + tokens * (gemm.k * self._input_bytes + gemm.n * 2)
+        roof = max(moved / self._bandwidth, 2 * tokens * gemm.n * gemm.k / self._peak)
+        return self.curve.floor_us + roof / self.efficiency(tokens, gemm.n, gemm.k)
+
+    def grouped_time_us(self, gemm: Gemm, tokens: int, num_experts: int, experts_per_token: int) -> float:
+        """Microseconds of one expert product over all experts that `tokens` rows visit, in one kernel.
+
+        Expects rows spread evenly: of E experts, E (1 - (1 - k/E)^tokens) are visited and read.
+        """
+        if tokens <= 0:
+            return 0.0
+        visited = num_experts * (1 - (1 - experts_per_token / num_experts) ** tokens)
+        rows = tokens * experts_per_token / visited
+        moved = visited * gemm.n * gemm.k * self._weight_bytes
+        moved += tokens * experts_per_token * (gemm.k * self._input_bytes + gemm.n * 2)
+        flops = 2 * tokens * experts_per_token * gemm.n * gemm.k
+        roof = max(moved / self._bandwidth, flops / self._peak)
+        share = self.efficiency(rows, min(gemm.n * visited, float(self.curve.n[-1])), gemm.k)
+        return self.curve.floor_us + roof / (share * GROUPED_SHARE)
+
+
+# What a grouped expert product keeps of a dense one's efficiency: gathering rows, uneven experts.
+GROUPED_SHARE = 0.8
+
+_SIMILAR = {"float16": "bfloat16", "int8": "fp8"}
+
+
+def _interpolate(grid: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[float]) -> float:
+    """Multilinear interpolation of `grid` at log2 of `point`, clamped to the edges."""
+    value = grid
+    for axis, coordinate in zip(axes, point, strict=True):
+        at = min(max(float(np.log2(coordinate)), axis[0]), axis[-1])
+        high = min(max(int(np.searchsorted(axis, at)), 1), len(axis) - 1)
+        part = (at - axis[high - 1]) / (axis[high] - axis[high - 1])
+        value = value[high - 1] * (1 - part) + value[high] * part
+    return float(value)
+
+
+def curve_is_complete(curve: GemmCurve) -> bool:
+    """Whether the grid has the shape that its axes state."""
+    return np.shape(curve.efficiency_percent) == (len(curve.tokens), len(curve.n), len(curve.k))

@@ -1,0 +1,205 @@
+"""Hardware sheets: what a device can do and how much of it real kernels reach, as data with a source.
+
+A sheet is YAML under `presets/hardware`. A device that nobody measured states its specification and
+takes the efficiency curves of the nearest measured one (`curves_of`); predictions say so.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from ...core.errors import EvidenceError
+
+FOLDER = Path(__file__).resolve().parents[2] / "presets" / "hardware"
+
+
+class Sheet(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Base: unknown keys are refused."""
+
+
+class GemmCurve(Sheet):
+    """Share of the roofline that a product [m, k] x [k, n] reaches, on a grid; the rest is interpolated.
+
+    time = floor_us + max(bytes / bandwidth, FLOPs / peak) / efficiency
+    """
+
+    floor_us: float
+    tokens: list[int]
+    n: list[int]
+    k: list[int]
+    efficiency_percent: list[list[list[float]]]  # [tokens][n][k]
+    source: str
+
+
+class DecodeAttention(Sheet):
+    """One layer's attention for a batch of single tokens, in microseconds.
+
+    time = floor_us + us_per_kv_head x sequences x KV heads + us_per_head x sequences x heads
+         + bytes of cache / (bandwidth x bandwidth_share)
+    """
+
+    floor_us: float
+    us_per_kv_head: float
+    us_per_head: float
+    bandwidth_share: float
+    mean_error_percent: float
+    source: str
+
+
+class PrefillAttention(Sheet):
+    """One layer's attention for chunks of prompts, in microseconds.
+
+    time = floor_us + us_per_mega_element x (tokens x heads x head size / 1e6)
+         + FLOPs of causal pairs / (peak x compute_share)
+    """
+
+    floor_us: float
+    us_per_mega_element: float
+    compute_share: float
+    mean_error_percent: float
+    source: str
+
+
+class AllReduce(Sheet):
+    """Microseconds of an all-reduce of `bytes`, interpolated between the points."""
+
+    bytes: list[int]
+    us: list[float]
+    source: str
+
+
+class Elementwise(Sheet):
+    """Norms, rotary embedding, activation, quantisation, cache writes: small kernels between products."""
+
+    floor_us: float  # of each kernel, in a captured graph
+    bandwidth_share: float
+    sort_us_per_mega_logit: float  # drawing with top-k or top-p: a sort of each row's logits
+    source: str
+
+
+class Host(Sheet):
+    """What the processor beside the device spends on a step, in microseconds."""
+
+    step_us: float  # scheduling, input preparation, reading results
+    sequence_us: float  # the same, for each sequence of the step
+    layer_launch_us: float  # launching one layer's kernels without a graph (compiled)
+    eager_layer_launch_us: float  # the same with enforce_eager
+    request_latency_us: float  # from the client to the waiting queue
+    frontend_request_us: float  # processor time of the HTTP process for a request
+    frontend_token_us: float  # the same for a streamed token
+    source: str
+
+
+class ErrorBand(Sheet):
+    """Mean absolute error of predictions with this sheet, in percent, where it was compared."""
+
+    tpot_percent: float
+    ttft_percent: float
+    source: str
+
+
+class Hardware(Sheet):
+    """One device. Bandwidths and peaks are the vendor's dense figures."""
+
+    name: str
+    aliases: list[str]
+    source: str
+    memory_gib: float  # as the driver reports it
+    memory_bandwidth_gb_s: float
+    compute_tflops: dict[str, float]  # by type, without sparsity
+    l2_mib: float
+    compute_capability: str
+    interconnect: str
+    host: Host
+    error_band: ErrorBand
+    elementwise: Elementwise
+    gemm: dict[str, GemmCurve]
+    decode_attention: dict[str, DecodeAttention]  # by cache type: "bfloat16", "fp8"
+    prefill_attention: dict[str, PrefillAttention]
+    allreduce: dict[str, AllReduce] = {}
+    tables_source: str | None = None  # what `diagnostics.cost.fit` names as the source of the curves
+    curves_of: str | None = None  # the device whose curves stand in for missing measurements
+    device_type: str = "cuda"
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib * 2**30)
+
+    @property
+    def measured(self) -> bool:
+        return self.curves_of is None
+
+
+def hardware_names() -> list[str]:
+    """Names of the sheets that are shipped, in alphabetical order."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@cache
+def load_hardware(name: str) -> Hardware:
+    """The sheet called `name` (a file, a sheet's name, or an alias, written as people write it).
+
+    Raises EvidenceError for a name no sheet answers to, listing those there are.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return read_hardware(path)
+    key = _key(name)
+    index = _index()
+    if key in index:
+        return read_hardware(FOLDER / f"{index[key]}.yaml")
+    near = [stem for alias, stem in index.items() if alias in key and len(alias) >= 3]
+    if len(set(near)) == 1:
+        return read_hardware(FOLDER / f"{near[0]}.yaml")
+    raise EvidenceError(
+        f"hardware {name!r} is not known; there are sheets for {', '.join(hardware_names())}. "
+        "`engine calibrate` writes a sheet of the machine it stands on"
+    )
+
+
+def read_hardware(path: Path) -> Hardware:
+    """Reads one sheet and fills in the curves it borrows. Raises EvidenceError."""
+    raw = _read(path)
+    borrowed = raw.get("curves_of")
+    if borrowed:
+        base = _read(FOLDER / f"{borrowed}.yaml")
+        raw = {**{key: base[key] for key in _CURVES if key in base}, **raw}
+    try:
+        return msgspec.convert(raw, Hardware)
+    except msgspec.ValidationError as error:
+        raise EvidenceError(f"{path.name}: {error}") from error
+
+
+_CURVES = ("host", "elementwise", "gemm", "decode_attention", "prefill_attention", "allreduce")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError) as error:
+        raise EvidenceError(f"{path}: not readable: {error}") from error
+    if not isinstance(raw, dict):
+        raise EvidenceError(f"{path}: a hardware sheet is a mapping")
+    return raw
+
+
+@cache
+def _index() -> dict[str, str]:
+    index: dict[str, str] = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        head = _read(path)
+        for alias in (path.stem, head["name"], *head["aliases"]):
+            index[_key(alias)] = path.stem
+    return index
+
+
+def _key(name: str) -> str:
+    """A name as compared: lower case, no vendor words, no punctuation."""
+    text = re.sub(r"\b(nvidia|tesla|geforce|quadro|gpu)\b", " ", name.lower())
+    return re.sub(r"[^a-z0-9]", "", text)

@@ -1,0 +1,266 @@
+"""The time of one step from its shapes: products, attention, communication, small kernels, sampling, host.
+
+A step is the lengths of its decodes and of its prompt chunks. Every part is kept apart, so that a
+diagnosis can say which one binds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from ...core.memory import quantization_for
+from ...core.quantization import UNQUANTIZED, dtype_bytes
+from ...core.shape import (
+    ModelShape,
+    dense_gemms,
+    expert_gemms,
+    head_gemm,
+    kv_bytes_per_token_per_layer,
+    resolve_kv_dtype,
+)
+from .gemm import GemmTimer
+from .hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSettings:
+    """The settings that change the time of a step, as resolved values."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    quantization: str | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str = "auto"
+    enforce_eager: bool = False
+    max_graph_size: int = 512  # largest batch replayed from a captured graph
+    async_scheduling: bool = False  # the host prepares the next step while the device runs this one
+    sorted_sampling: bool = True  # top-k or top-p by sorting the logits, as vLLM's own sampler does
+
+
+@dataclass(slots=True)
+class StepTime:
+    """Milliseconds of one step, by what they go to. `total` is what the step takes."""
+
+    gemm: float = 0.0
+    experts: float = 0.0
+    head: float = 0.0
+    decode_attention: float = 0.0
+    prefill_attention: float = 0.0
+    communication: float = 0.0
+    elementwise: float = 0.0
+    sampling: float = 0.0
+    launch: float = 0.0  # waiting for kernels to be launched, beyond the device's own time
+    host: float = 0.0  # not hidden behind the device
+
+    @property
+    def device(self) -> float:
+        return self.total - self.launch - self.host
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    def largest(self) -> str:
+        """The name of the part that takes longest."""
+        return max((f.name for f in fields(self)), key=lambda name: getattr(self, name))
+
+
+@dataclass(slots=True)
+class StepCost:
+    """Times steps of one model on one device. Pure arithmetic; parts that depend on tokens alone are cached."""
+
+    shape: ModelShape
+    hardware: Hardware
+    settings: CostSettings = field(default_factory=CostSettings)
+    _by_tokens: dict[int, tuple[float, float, float, float]] = field(default_factory=dict, repr=False)
+    _by_samples: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
+    _linear: GemmTimer = field(init=False, repr=False)
+    _experts: GemmTimer = field(init=False, repr=False)
+    _head: GemmTimer = field(init=False, repr=False)
+    _kv_dtype: str = field(init=False)
+    _layer_bytes: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape, settings = self.shape, self.settings
+        scheme = quantization_for(shape, settings.quantization)
+        dtype = settings.dtype if settings.dtype not in (None, "auto") else shape.dtype
+        assert dtype is not None
+        plain = GemmTimer(self.hardware, UNQUANTIZED, dtype)
+        self._experts = GemmTimer(self.hardware, scheme, dtype)
+        self._linear = plain if scheme.experts_only and shape.num_experts else self._experts
+        self._head = self._experts if scheme.embeddings else plain
+        self._kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, settings.dtype)
+        self._layer_bytes = kv_bytes_per_token_per_layer(shape, self._kv_dtype, settings.tensor_parallel_size)
+
+    def step(
+        self,
+        decode_contexts: np.ndarray,
+        chunk_tokens: np.ndarray,
+        chunk_starts: np.ndarray,
+        samples: int,
+        padding: int = 0,
+    ) -> StepTime:
+        """The time of one step.
+
+        decode_contexts: [d] tokens each decode attends to; chunk_tokens, chunk_starts: [p] prompt
+        tokens computed now and cached before them; samples: rows that draw a token; padding: tokens
+        computed in vain.
+        """
+        decodes, prompts = len(decode_contexts), len(chunk_tokens)
+        tokens = decodes + int(chunk_tokens.sum()) + padding if prompts else decodes + padding
+        padded = self._padded(tokens)
+        gemm, experts, communication, elementwise = self._token_parts(padded)
+        head, sampling = self._sample_parts(samples)
+        time = StepTime(
+            gemm, experts, head, communication=communication, elementwise=elementwise, sampling=sampling
+        )
+        if decodes:
+            time.decode_attention = self._decode_ms(decode_contexts)
+        if prompts:
+            time.prefill_attention = self._prefill_ms(chunk_tokens, chunk_starts)
+        self._add_host(time, decodes + prompts, tokens)
+        return time
+
+    def decode_step(self, sequences: int, context: float) -> StepTime:
+        """A step of `sequences` decodes that each attend to `context` tokens."""
+        none = np.empty(0, dtype=np.int64)
+        return self.step(np.full(sequences, context), none, none, sequences)
+
+    def prefill_step(self, tokens: int, start: int = 0) -> StepTime:
+        """A step of one prompt chunk alone."""
+        none = np.empty(0, dtype=np.int64)
+        return self.step(none, np.array([tokens]), np.array([start]), 1)
+
+    def _padded(self, tokens: int) -> int:
+        """Tokens after rounding up to a captured size: 1, 2, 4, then multiples of 8."""
+        if self.settings.enforce_eager or tokens > self.settings.max_graph_size or tokens <= 2:
+            return tokens
+        return 4 if tokens <= 4 else -(-tokens // 8) * 8
+
+    def _token_parts(self, tokens: int) -> tuple[float, float, float, float]:
+        found = self._by_tokens.get(tokens)
+        if found is None:
+            found = (
+                self._gemm_ms(tokens),
+                self._expert_ms(tokens),
+                self._communication_ms(tokens),
+                self._elementwise_ms(tokens),
+            )
+            self._by_tokens[tokens] = found
+        return found
+
+    def _gemm_ms(self, tokens: int) -> float:
+        gemms = dense_gemms(self.shape, self.settings.tensor_parallel_size)
+        return sum(g.count * self._linear.time_us(g, tokens) for g in gemms) / 1e3
+
+    def _expert_ms(self, tokens: int) -> float:
+        shape = self.shape
+        gemms = expert_gemms(shape, self.settings.tensor_parallel_size)
+        visit = (shape.num_experts, shape.experts_per_token)
+        return sum(g.count * self._experts.grouped_time_us(g, tokens, *visit) for g in gemms) / 1e3
+
+    def _communication_ms(self, tokens: int) -> float:
+        """Two all-reduces a layer of the hidden state, and one after the embedding."""
+        size = self.settings.tensor_parallel_size
+        if size == 1:
+            return 0.0
+        element = dtype_bytes(self.shape.dtype)
+        once = self._all_reduce_us(tokens * self.shape.hidden_size * element, size)
+        return (2 * self.shape.num_layers + 1) * once / 1e3
+
+    def _all_reduce_us(self, message_bytes: float, size: int) -> float:
+        curves = self.hardware.allreduce
+        known = sorted(int(count) for count in curves)
+        if not known:
+            return PCIE_LATENCY_US + message_bytes * 2 * (size - 1) / size / PCIE_BYTES_PER_US
+        nearest = min(known, key=lambda count: (abs(count - size), count))
+        curve = curves[str(nearest)]
+        top = curve.bytes[-1]
+        if message_bytes > top:
+            return curve.us[-1] * message_bytes / top
+        at = np.log(max(message_bytes, 1.0))
+        return float(np.exp(np.interp(at, np.log(curve.bytes), np.log(curve.us))))
+
+    def _elementwise_ms(self, tokens: int) -> float:
+        """Two fused norms, rotary embedding with the cache write, the activation; in FP8 one more quantisation
+        (the others are fused with a norm or the activation)."""
+        shape, tp = self.shape, self.settings.tensor_parallel_size
+        sheet = self.hardware.elementwise
+        wide = shape.experts_per_token * shape.moe_intermediate_size or shape.intermediate_size
+        heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        elements = 2 * 4 * shape.hidden_size + (2 * heads + 3 * wide) / tp
+        kernels = 4.0 + (3 if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
+        if self._linear.compute in ("fp8", "int8"):
+            elements += 2 * (2 * shape.hidden_size + (heads + wide) / tp) * 0.75
+            kernels += 1
+        rate = self.hardware.memory_bandwidth_gb_s * 1e3 * sheet.bandwidth_share
+        layer = kernels * sheet.floor_us + tokens * elements * 2 / rate
+        return shape.num_layers * layer / 1e3
+
+    def _sample_parts(self, samples: int) -> tuple[float, float]:
+        found = self._by_samples.get(samples)
+        if found is None:
+            shape, tp = self.shape, self.settings.tensor_parallel_size
+            head = self._head.time_us(head_gemm(shape, tp), samples) / 1e3
+            rate = self.hardware.memory_bandwidth_gb_s * 1e6 * self.hardware.elementwise.bandwidth_share
+            logits = samples * shape.vocab_size
+            draw = logits * 4 * SAMPLER_PASSES / rate + (0.05 if samples else 0.0)
+            if self.settings.sorted_sampling:
+                draw += logits / 1e9 * self.hardware.elementwise.sort_us_per_mega_logit
+            found = (head, draw)
+            self._by_samples[samples] = found
+        return found
+
+    def _decode_ms(self, contexts: np.ndarray) -> float:
+        shape, tp = self.shape, self.settings.tensor_parallel_size
+        curve = self._curve(self.hardware.decode_attention)
+        count = len(contexts)
+        fixed = curve.floor_us + count * (
+            curve.us_per_kv_head * max(1, shape.num_kv_heads // tp) + curve.us_per_head * shape.num_heads / tp
+        )
+        rate = self.hardware.memory_bandwidth_gb_s * 1e3 * curve.bandwidth_share
+        tokens = float(contexts.sum())
+        layers = shape.num_kv_layers
+        read = tokens * layers
+        if shape.num_sliding_layers and shape.sliding_window:
+            windowed = float(np.minimum(contexts, shape.sliding_window).sum())
+            read += (windowed - tokens) * shape.num_sliding_layers
+        return (layers * fixed + read * self._layer_bytes / rate) / 1e3
+
+    def _prefill_ms(self, tokens: np.ndarray, starts: np.ndarray) -> float:
+        shape, tp = self.shape, self.settings.tensor_parallel_size
+        curve = self._curve(self.hardware.prefill_attention)
+        width = shape.num_heads * shape.head_dim / tp
+        pairs = float((tokens * (starts + (tokens + 1) / 2)).sum())
+        layers = shape.num_kv_layers
+        total = pairs * layers
+        if shape.num_sliding_layers and shape.sliding_window:
+            inside = np.minimum(starts + (tokens + 1) / 2, shape.sliding_window)
+            total += (float((tokens * inside).sum()) - pairs) * shape.num_sliding_layers
+        peak = self.hardware.compute_tflops["bfloat16"] * 1e6 * curve.compute_share
+        linear = curve.floor_us + curve.us_per_mega_element * float(tokens.sum()) * width / 1e6
+        return (layers * linear + 4 * width * total / peak) / 1e3
+
+    def _curve(self, curves: dict) -> Any:
+        narrow = dtype_bytes(self._kv_dtype) == 1
+        return curves.get("fp8" if narrow else "bfloat16") or curves["bfloat16"]
+
+    def _add_host(self, time: StepTime, sequences: int, tokens: int) -> None:
+        """Adds what the device waits for: launches without a graph, and the host's share of the step."""
+        host, settings = self.hardware.host, self.settings
+        device = time.total
+        if settings.enforce_eager or tokens > settings.max_graph_size:
+            each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
+            time.launch = max(0.0, self.shape.num_layers * each / 1e3 - device)
+        spent = (host.step_us + sequences * host.sequence_us) / 1e3
+        time.host = max(0.0, spent - device) if settings.async_scheduling else spent
+
+
+SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
+
+# An all-reduce over PCIe where nobody measured one: a ring at about 40 % of a 5.0 x16 link.
+PCIE_LATENCY_US = 25.0
+PCIE_BYTES_PER_US = 25_000.0

@@ -1,0 +1,281 @@
+"""From a configuration, a model sheet and a hardware sheet to a simulation that can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.config import Effective, LoadedConfig, load_config, resolve
+from ...core.config.hardware import Hardware as Device
+from ...core.engine import scheduler_params
+from ...core.execute.base import Capacity
+from ...core.memory import (
+    DeviceMemory,
+    MemoryBudget,
+    MemorySettings,
+    default_graph_sizes,
+    memory_budget,
+    request_kv_bytes,
+)
+from ...core.schedule.scheduler import SchedulerParams
+from ...core.shape import ModelShape
+from ...core.workload import Workload
+from ..cost.hardware import Hardware
+from ..cost.models import default_sampling, load_model
+from ..cost.speculation import SpeculativeCost
+from ..cost.step import CostSettings, StepCost
+from ..result import Targets
+from .clients import Frontend
+from .engines import EngineKind, vllm_defaults, watermark
+from .replay import Replay, Setup, replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A configuration as it would run on a device, ready to be replayed, and changed a knob at a time."""
+
+    loaded: LoadedConfig
+    engine: EngineKind
+    hardware: Hardware
+    shape: ModelShape
+    values: Mapping[str, Effective]  # every knob's effective value and where it came from
+    foreign: Mapping[str, Any]  # knobs of the other engine that this one's schema lacks
+    settings: MemorySettings
+    budget: MemoryBudget
+    cost: StepCost | SpeculativeCost
+    params: SchedulerParams
+    targets: Targets
+    assumptions: tuple[str, ...]
+
+    def value(self, name: str) -> Any:
+        """A knob's effective value; knobs of the other engine included."""
+        return self.values[name].value if name in self.values else self.foreign.get(name)
+
+    def turned(self, **changes: Any) -> Prepared:
+        """The same with knobs changed. Raises ConfigError if the values contradict each other."""
+        written = {
+            name: entry.value for name, entry in {**self.loaded.entries, **self.loaded.foreign}.items()
+        }
+        loaded = load_config({**written, **changes}, purpose="inspect")
+        return prepare(loaded, self.hardware, self.shape, engine=self.engine, targets=self.targets)
+
+    def replay(self, workload: Workload, *, stop_after_s: float | None = None) -> Replay:
+        """Plays a workload. Raises CapacityError with the arithmetic if the configuration cannot start."""
+        self.budget.require_fit()
+        copies = int(self.value("data_parallel_size") or 1)
+        setup = self.setup(workload, copies, stop_after_s)
+        done = replay(setup, _share(workload, copies))
+        for name in _RATES if copies > 1 else ():
+            setattr(done.result, name, getattr(done.result, name) * copies)
+        return done
+
+    def setup(self, workload: Workload, copies: int = 1, stop_after_s: float | None = None) -> Setup:
+        """The simulation's inputs for one workload."""
+        summary = workload.summary()
+        longest = summary.input_tokens_max + summary.output_tokens_max
+        typical = int(summary.input_tokens_mean + summary.output_tokens_mean / 2)
+        params = replace(
+            self.params,
+            max_model_len=min(self.params.max_model_len, longest + 1),
+            num_blocks=self._blocks(typical),
+        )
+        host = self.hardware.host
+        frontend = Frontend(
+            latency_s=host.request_latency_us / 1e6,
+            request_s=host.frontend_request_us / 1e6,
+            token_s=host.frontend_token_us / 1e6 / max(1, int(self.value("stream_interval") or 1)),
+            processes=max(1, int(self.value("api_server_count") or 1)) / copies,
+        )
+        band = self.hardware.error_band
+        return Setup(
+            params=params,
+            policy=_policy(self).build(),
+            cost=self.cost,
+            vocab_size=self.shape.vocab_size,
+            frontend=frontend,
+            targets=self.targets,
+            stop_after_s=stop_after_s,
+            error_band={
+                "tpot_percent": band.tpot_percent,
+                "ttft_percent": band.ttft_percent,
+                "source": band.source,
+                "curves_of": self.hardware.curves_of,
+            },
+        )
+
+    def _blocks(self, typical_tokens: int) -> int:
+        """Blocks for requests of that length: a window-aware engine fits more than the plain division."""
+        rule = self.engine.memory_rule(self.hardware)
+        if not (rule.window_aware and self.shape.num_sliding_layers and typical_tokens):
+            return self.params.num_blocks
+        plain = typical_tokens * self.budget.bytes_per_token
+        real = request_kv_bytes(self.shape, self.settings, rule, typical_tokens)
+        return max(1, int(self.params.num_blocks * plain / real))
+
+
+_RATES = (
+    "throughput_output_tokens_per_s",
+    "throughput_total_tokens_per_s",
+    "request_rate_per_s",
+    "goodput_requests_per_s",
+    "goodput_output_tokens_per_s",
+)
+
+
+def prepare(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    shape: ModelShape | None = None,
+    *,
+    engine: EngineKind | None = None,
+    targets: Targets | None = None,
+) -> Prepared:
+    """Settles every knob for an engine on a device and budgets its memory; nothing is refused for size here.
+
+    Raises ConfigError for contradictions, ModelError for a model without sheet or folder.
+    """
+    engine, targets = engine or EngineKind(), targets or Targets()
+    shape = shape or load_model(loaded.config.model)
+    assumptions: list[str] = []
+    if engine.name == "vllm":
+        loaded = _with_vllm_defaults(loaded, engine, hardware, shape)
+    device = Device(
+        kind="cpu" if hardware.device_type == "cpu" else "cuda",
+        name=hardware.name,
+        memory_bytes=hardware.memory_bytes,
+    )
+    resolved = resolve(loaded, device, shape)
+    foreign = {name: entry.value for name, entry in loaded.foreign.items()}
+    settings = memory_settings(resolved.values, shape)
+    rule = engine.memory_rule(hardware)
+    budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
+    capacity = Capacity(
+        max(1, budget.num_blocks),
+        settings.block_size,
+        settings.max_model_len,
+        settings.max_num_seqs,
+        shape.vocab_size,
+    )
+    params = scheduler_params(resolved.config, capacity)
+    margin = watermark(engine)
+    if margin is not None:
+        params = replace(params, watermark=margin)
+    if hardware.curves_of:
+        assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
+    cost = step_cost(resolved.values, foreign, hardware, shape, assumptions)
+    return Prepared(
+        loaded=loaded,
+        engine=engine,
+        hardware=hardware,
+        shape=shape,
+        values=resolved.values,
+        foreign=foreign,
+        settings=settings,
+        budget=budget,
+        cost=cost,
+        params=params,
+        targets=targets,
+        assumptions=tuple(assumptions),
+    )
+
+
+def memory_settings(values: Mapping[str, Effective], shape: ModelShape) -> MemorySettings:
+    """The settings that decide memory, from effective values; an unknown `max_model_len` is the model's."""
+    given = {name: effective.value for name, effective in values.items()}
+    eager = given["enforce_eager"] or given["device"] == "cpu"
+    length = given["max_model_len"]
+    return MemorySettings(
+        max_num_batched_tokens=given["max_num_batched_tokens"],
+        max_num_seqs=given["max_num_seqs"],
+        max_model_len=length if length and length > 0 else shape.max_position_embeddings,
+        block_size=given["block_size"],
+        gpu_memory_utilization=given["gpu_memory_utilization"],
+        kv_cache_memory_bytes=given["kv_cache_memory_bytes"],
+        num_blocks=given["num_gpu_blocks_override"],
+        kv_cache_dtype=given["kv_cache_dtype"],
+        dtype=given["dtype"],
+        quantization=given["quantization"],
+        tensor_parallel_size=given["tensor_parallel_size"],
+        pipeline_parallel_size=given["pipeline_parallel_size"],
+        num_graph_sizes=0 if eager else default_graph_sizes(given["max_num_seqs"]),
+    )
+
+
+def step_cost(
+    values: Mapping[str, Effective],
+    foreign: Mapping[str, Any],
+    hardware: Hardware,
+    shape: ModelShape,
+    assumptions: list[str],
+) -> StepCost | SpeculativeCost:
+    """The cost model of a configuration, with speculation if it has some."""
+    given = {name: effective.value for name, effective in values.items()}
+    settings = CostSettings(
+        tensor_parallel_size=given["tensor_parallel_size"],
+        pipeline_parallel_size=given["pipeline_parallel_size"],
+        quantization=given["quantization"],
+        dtype=given["dtype"],
+        kv_cache_dtype=given["kv_cache_dtype"],
+        enforce_eager=bool(given["enforce_eager"]),
+        async_scheduling=bool(given["async_scheduling"]),
+        sorted_sampling=given["generation_config"] != "vllm" and default_sampling(shape.name) == "sorted",
+    )
+    target = StepCost(shape, hardware, settings)
+    speculation = given["speculative_config"]
+    if not speculation:
+        return target
+    return _speculative(target, dict(speculation), hardware, settings, assumptions)
+
+
+def _speculative(
+    target: StepCost,
+    told: dict[str, Any],
+    hardware: Hardware,
+    settings: CostSettings,
+    assumptions: list[str],
+) -> SpeculativeCost:
+    drafted = int(told.get("num_speculative_tokens") or 3)
+    acceptance = float(told.get("acceptance") or DEFAULT_ACCEPTANCE)
+    if "acceptance" not in told:
+        assumptions.append(f"speculation: {acceptance:.0%} of drafted tokens accepted")
+    method, draft = str(told.get("method") or ""), None
+    if told.get("model") and method not in ("eagle", "eagle3", "mtp", "medusa"):
+        draft = StepCost(load_model(str(told["model"])), hardware, settings)
+    head = 0.0 if draft is not None or method == "ngram" else HEAD_SHARE
+    return SpeculativeCost(target, draft, drafted, acceptance, head)
+
+
+DEFAULT_ACCEPTANCE = 0.6
+HEAD_SHARE = 0.06  # of the target's step, for one token of an EAGLE or MTP head: one layer and the logits
+
+
+def _with_vllm_defaults(
+    loaded: LoadedConfig, engine: EngineKind, hardware: Hardware, shape: ModelShape
+) -> LoadedConfig:
+    """The configuration with vLLM's own defaults written where it is silent."""
+    entries = {**loaded.entries, **loaded.foreign}
+    written = {name: entry.value for name, entry in entries.items()}
+    given = {name: getattr(loaded.config, name) for name in loaded.entries}
+    length = given.get("max_model_len") or shape.max_position_embeddings
+    filled = vllm_defaults(engine, hardware, {**given, "max_model_len": length})
+    return load_config({**filled, **written}, purpose="inspect")
+
+
+def _policy(prepared: Prepared):
+    from ...core.build import policy_file
+
+    return policy_file(prepared.loaded.config)
+
+
+def _share(workload: Workload, copies: int) -> Workload:
+    """One copy's part of a load that is spread evenly over several."""
+    if copies <= 1:
+        return workload
+    if workload.concurrency is not None:
+        return workload.at_concurrency(max(1, workload.concurrency // copies)).first(
+            max(1, workload.count // copies)
+        )
+    rate = workload.summary().rate
+    fewer = workload.first(max(1, workload.count // copies))
+    return fewer.at_rate(rate / copies) if rate else fewer

@@ -1,0 +1,134 @@
+"""What a simulation remembers: one row a step, one a finished request, and the gaps between tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from ...core.request import Request
+from ...core.schedule.ledger import Blocked
+from ...core.schedule.plan import StepPlan
+from ...core.workload import WorkloadRequest
+from ..cost.step import StepTime
+from ..result import RequestTimes
+
+PARTS = tuple(f.name for f in fields(StepTime))
+STEP_COLUMNS = (
+    "end_s",
+    "duration_ms",
+    "decodes",
+    "prefill_tokens",
+    "running",
+    "waiting",
+    "kv_blocks",
+    "tokens_held",
+)
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Columns over steps. `parts` are the milliseconds of each part of `StepTime`, in `PARTS`' order."""
+
+    columns: np.ndarray  # float64 [steps, len(STEP_COLUMNS)]
+    parts: np.ndarray  # float64 [steps, len(PARTS)]
+    blocked: dict[str, float]  # seconds in which somebody waited, by what held the first of them back
+
+    def column(self, name: str) -> np.ndarray:
+        return self.columns[:, STEP_COLUMNS.index(name)]
+
+    def part_ms(self, name: str) -> np.ndarray:
+        return self.parts[:, PARTS.index(name)]
+
+    def shares(self) -> dict[str, float]:
+        """Share of all step time that each part takes."""
+        total = max(float(self.parts.sum()), 1e-12)
+        return {name: float(self.parts[:, i].sum()) / total for i, name in enumerate(PARTS)}
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Fills while the simulation runs."""
+
+    max_num_seqs: int
+    _steps: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    _parts: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    _done: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    _gaps: Counter[float] = field(default_factory=Counter, repr=False)
+    _blocked: Counter[str] = field(default_factory=Counter, repr=False)
+    _last_token_s: np.ndarray = field(init=False, repr=False)
+    _worst_s: np.ndarray = field(init=False, repr=False)
+    _owner: dict[int, str] = field(default_factory=dict, repr=False)  # request id by row
+    _left: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False)  # of rows taken over
+
+    def __post_init__(self) -> None:
+        self._last_token_s = np.full(self.max_num_seqs, np.nan)
+        self._worst_s = np.zeros(self.max_num_seqs)
+
+    def started(self, plan: StepPlan) -> None:
+        """New rows have no last token yet, except those that return from an eviction."""
+        for new in plan.added:
+            owner = self._owner.get(new.row)
+            if owner is not None:
+                self._left[owner] = (float(self._last_token_s[new.row]), float(self._worst_s[new.row]))
+            self._owner[new.row] = new.request_id
+        for new in plan.added:
+            last, worst = np.nan, 0.0
+            if len(new.tokens) > new.prompt_len:
+                last, worst = self._left.pop(new.request_id, (np.nan, 0.0))
+            self._last_token_s[new.row], self._worst_s[new.row] = last, worst
+
+    def tokens(self, rows: np.ndarray, now_s: float) -> None:
+        """Each of `rows` received a token at `now_s`."""
+        gaps = now_s - self._last_token_s[rows]
+        self._last_token_s[rows] = now_s
+        known = gaps[~np.isnan(gaps)]
+        if not len(known):
+            return
+        self._worst_s[rows] = np.fmax(self._worst_s[rows], gaps)
+        low, high = float(known.min()), float(known.max())
+        if high - low < 1e-9:
+            self._gaps[round(low * 1e3, 3)] += len(known)
+        else:
+            for gap in np.round(known * 1e3, 3).tolist():
+                self._gaps[gap] += 1
+
+    def step(self, row: tuple[float, ...], time: StepTime, blocked: Blocked) -> None:
+        """One finished step; `row` follows STEP_COLUMNS."""
+        self._steps.append(row)
+        self._parts.append(tuple(getattr(time, name) for name in PARTS))
+        if blocked is not Blocked.NONE:
+            self._blocked[blocked.name.lower()] += row[1] / 1e3
+
+    def finished(self, told: WorkloadRequest, request: Request, row: int, sent_s: float) -> None:
+        """A request has ended; `row` is the one it had."""
+        self._owner.pop(row, None)
+        self._done.append(
+            (
+                sent_s,
+                request.first_token_s or 0.0,
+                request.finished_s or 0.0,
+                request.first_scheduled_s or 0.0,
+                told.input_tokens,
+                told.output_tokens,
+                request.cached_tokens,
+                request.preemptions,
+                float(self._worst_s[row]) * 1e3,
+            )
+        )
+
+    def times(self) -> RequestTimes:
+        columns = np.array(self._done, dtype=float).reshape(-1, 9).T
+        return RequestTimes(*columns)
+
+    def gaps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Gaps between tokens in milliseconds, and how often each occurred."""
+        return np.array(list(self._gaps.keys())), np.array(list(self._gaps.values()), dtype=float)
+
+    def log(self) -> StepLog:
+        return StepLog(
+            np.array(self._steps, dtype=float).reshape(-1, len(STEP_COLUMNS)),
+            np.array(self._parts, dtype=float).reshape(-1, len(PARTS)),
+            dict(self._blocked),
+        )
