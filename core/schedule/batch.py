@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from ...policies.base import Budget
 from ..request import Request
 from .ledger import Blocked
+from .params import SchedulerParams
 from .plan import NewRow
 from .rows import Rows
 
 _NO_ROWS = np.empty(0, dtype=np.int32)
 
 
+def clamp(budget: Budget, params: SchedulerParams) -> Budget:
+    """The policy's budget within the configured limits; an explicit `enable_chunked_prefill` wins."""
+    chunked = budget.chunked if params.enable_chunked_prefill is None else params.enable_chunked_prefill
+    tokens = min(budget.tokens, params.max_num_batched_tokens)
+    if tokens == budget.tokens and chunked == budget.chunked:
+        return budget
+    return replace(budget, tokens=tokens, chunked=chunked)
+
+
 class Batch:
     """Collects who runs in a step and counts the budget down."""
 
-    def __init__(self, tokens: int, prefill_tokens: int) -> None:
+    def __init__(self, budget: Budget, params: SchedulerParams) -> None:
         self.admitted: list[int] = []  # arrival numbers
         self.evicted: list[int] = []
         self.blocked = Blocked.NONE
         self.blocked_seq = -1
+        self._threshold = params.long_prefill_token_threshold
         self._new: list[int] = []  # rows that begin in this step
-        self.reset(tokens, prefill_tokens)
+        self.reset(budget)
 
-    def reset(self, tokens: int, prefill_tokens: int) -> None:
-        """An empty step with a fresh budget; evictions stay on record."""
-        self.tokens_left = tokens
-        self.prefill_left = prefill_tokens
+    def reset(self, budget: Budget) -> None:
+        """An empty step with another budget; evictions stay on record."""
+        self.budget = budget
+        self.tokens_left = self.prefill_left = budget.tokens
+        if budget.prefill_tokens is not None:
+            self.prefill_left = min(budget.prefill_tokens, budget.tokens)
         self._decodes = _NO_ROWS
         self._prefills: dict[int, int] = {}
+
+    def chunk(self, remaining: int) -> int:
+        """Tokens of a prompt with `remaining` left that this step may still compute.
+
+        A whole prompt does not share its budget with the decodes, or one as long as the budget would wait
+        for ever; a chunk does.
+        """
+        if not self.budget.chunked:
+            return remaining if remaining <= self.prefill_left else 0
+        room = min(remaining, self.prefill_left, self.tokens_left)
+        if self.budget.chunk_tokens is not None:
+            room = min(room, self.budget.chunk_tokens)
+        return min(room, self._threshold) if self._threshold else room
 
     @property
     def empty(self) -> bool:

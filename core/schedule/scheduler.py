@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ..errors import RequestError, Stall
 from ..kv.cache import Match
 from ..request import FINISH_ABORT, FINISH_REJECTED, Request, State
 from .accounting import Accounts
-from .batch import Batch
+from .batch import Batch, clamp
 from .guard import Guard
 from .ledger import Blocked, Ledger, StepRecord
 from .outcome import InFlight, Outcome, Update
@@ -107,21 +106,20 @@ class Scheduler:
         """
         self.guard.begin_step()
         view = self._step_view(now_s)
-        budget = self._clamp(self.guard.step_budget(view))
-        batch = Batch(budget.tokens, self._prefill_budget(budget))
-        if budget.decode_first:
+        batch = Batch(clamp(self.guard.step_budget(view), self.params), self.params)
+        if batch.budget.decode_first:
             self._schedule_decodes(view, batch)
-            self._schedule_prefills(view, budget, batch)
+            self._schedule_prefills(batch)
         else:
-            self._schedule_prefills(view, budget, batch)
+            self._schedule_prefills(batch)
             self._schedule_decodes(view, batch)
         if not batch.evicted:
-            self._admit(view, budget, batch)
+            self._admit(view, batch)
         if batch.empty and not self._in_flight:
             self._unblock(view, batch)
         if batch.empty:
             return None
-        return self._plan(view, budget, batch)
+        return self._plan(view, batch)
 
     def update(self, result: StepResult, now_s: float) -> Update:
         """Takes a step's tokens in: appends them, ends who has ended, offers finished blocks for reuse."""
@@ -161,20 +159,20 @@ class Scheduler:
             rows = rows[self.rows.seq[rows] >= 0]
         batch.add_decodes(rows)
 
-    def _schedule_prefills(self, step: StepView, budget: Budget, batch: Batch) -> None:
+    def _schedule_prefills(self, batch: Batch) -> None:
         """The next chunk of each prompt that has begun, in the order they began."""
         for row in tuple(self.running.prefilling):
             if self.rows.seq[row] < 0:
                 continue
-            room = self._chunk(int(self.rows.target[row] - self.rows.computed[row]), budget, batch)
             start = int(self.rows.computed[row])
+            room = batch.chunk(int(self.rows.target[row]) - start)
             held = int(self.kv.tables.count[row]) * self.params.block_size
             room = min(room, held + self.kv.num_free * self.params.block_size - start)
             if room > 0:
                 self.kv.grow(row, start + room)
                 batch.add_prefill(row, room)
 
-    def _admit(self, step: StepView, budget: Budget, batch: Batch) -> None:
+    def _admit(self, step: StepView, batch: Batch) -> None:
         """New requests, in the policy's order, while there are slots, budget and blocks."""
         if not len(self.waiting):
             return
@@ -192,7 +190,7 @@ class Scheduler:
                     if deferred == MAX_DEFERRALS:
                         return
                     continue
-                blocked = self._start(request, step, budget, batch)
+                blocked = self._start(request, step, batch)
                 if blocked is not Blocked.NONE:
                     batch.block(blocked, request.seq)
                     return
@@ -216,11 +214,10 @@ class Scheduler:
             batch.block(Blocked.POLICY, request.seq)
         return admission.verdict
 
-    def _start(self, request: Request, step: StepView, budget: Budget, batch: Batch) -> Blocked:
+    def _start(self, request: Request, step: StepView, batch: Batch) -> Blocked:
         """Gives a request a row, its cached prefix and its first chunk; or says what is missing."""
         match = self._match(request)
-        remaining = request.length - match.tokens
-        room = self._chunk(remaining, budget, batch)
+        room = batch.chunk(request.length - match.tokens)
         if room <= 0:
             return Blocked.NO_BUDGET
         wanted = request.length if self.params.reserve_full_prompt else match.tokens + room
@@ -238,7 +235,7 @@ class Scheduler:
         batch.add_new(row, request, room)
         return Blocked.NONE
 
-    def _plan(self, step: StepView, budget: Budget, batch: Batch) -> StepPlan:
+    def _plan(self, step: StepView, batch: Batch) -> StepPlan:
         columns = self.rows
         decodes = self.running.decodes
         if batch.decodes_only and batch.decodes is decodes.rows:
@@ -265,7 +262,7 @@ class Scheduler:
             table_indices=changes.indices,
             table_blocks=changes.blocks,
             copies=changes.copies,
-            padding=self._padding(step, budget, num_tokens),
+            padding=self._padding(step, batch.budget, num_tokens),
         )
         self._in_flight.append(InFlight(plan, seqs, reached, columns.turnover, context_tokens, total_tokens))
         if not batch.decodes_only:
@@ -300,12 +297,12 @@ class Scheduler:
         """
         budget = Budget(tokens=self.params.max_num_batched_tokens)
         if len(self.waiting) and not len(self.running):
-            batch.reset(budget.tokens, budget.tokens)
-            self._admit(self._step_view(step.now_s), budget, batch)
+            batch.reset(budget)
+            self._admit(self._step_view(step.now_s), batch)
         while batch.empty and len(self.running):
-            batch.reset(budget.tokens, budget.tokens)
+            batch.reset(budget)
             self._schedule_decodes(step, batch)
-            self._schedule_prefills(step, budget, batch)
+            self._schedule_prefills(batch)
             if not batch.empty:
                 break
             if len(self.running) == 1:
@@ -410,33 +407,6 @@ class Scheduler:
         if request.params.prompt_logprobs is not None and not request.output:
             return Match([], 0)  # every position's logits are wanted
         return self.kv.match(request, request.tokens())
-
-    def _chunk(self, remaining: int, budget: Budget, batch: Batch) -> int:
-        """Tokens of a prompt with `remaining` left that this step may compute."""
-        room = batch.prefill_left
-        if not budget.chunked:
-            return remaining if remaining <= room else 0
-        room = min(room, batch.tokens_left)
-        cap = budget.chunk_tokens if budget.chunk_tokens is not None else room
-        if self.params.long_prefill_token_threshold:
-            cap = min(cap, self.params.long_prefill_token_threshold)
-        return min(remaining, room, cap)
-
-    def _clamp(self, budget: Budget) -> Budget:
-        """The policy's budget within the configured limits."""
-        chunked = budget.chunked
-        if self.params.enable_chunked_prefill is not None:
-            chunked = self.params.enable_chunked_prefill
-        tokens = min(budget.tokens, self.params.max_num_batched_tokens)
-        if tokens == budget.tokens and chunked == budget.chunked:
-            return budget
-        return replace(budget, tokens=tokens, chunked=chunked)
-
-    def _prefill_budget(self, budget: Budget) -> int:
-        """Prompt tokens of a step. Whole prompts do not share it with decodes, or one as long as the
-        budget would wait for ever.
-        """
-        return budget.tokens if budget.prefill_tokens is None else min(budget.prefill_tokens, budget.tokens)
 
     def _padding(self, step: StepView, budget: Budget, num_tokens: np.ndarray) -> int:
         """Tokens that padding the batch to its widest member would add, ended members included."""
