@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,17 +259,21 @@ def harvest(version: str | None, engine: str, source: Path | None, dry_run: bool
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[Any]:
-    """A progress bar on standard error that appears with the first bytes; its size is learnt on the way."""
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Called with bytes done and in all: a bar on standard error, or a count where the size is not known (0)."""
+    err = sys.stderr
     bar: Any = None
     shown = 0
 
     def advance(done: int, total: int) -> None:
         nonlocal bar, shown
-        if bar is None:
-            bar = click.progressbar(length=total or None, label=label, file=click.get_text_stream("stderr"))
-            bar.__enter__()
-        bar.update(done - shown)
+        if total == 0:
+            if err.isatty():
+                click.echo(f"\r{label}  {done >> 20} MiB", nl=False, err=True)
+        else:
+            if bar is None:
+                bar = click.progressbar(length=total, label=label, file=err).__enter__()
+            bar.update(done - shown)
         shown = done
 
     try:
@@ -276,6 +281,8 @@ def _progress(label: str) -> Iterator[Any]:
     finally:
         if bar is not None:
             bar.__exit__(None, None, None)
+        elif shown and err.isatty():
+            click.echo("", err=True)
 
 
 @matrix.command()

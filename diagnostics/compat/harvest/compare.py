@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ..table import Flag, Table
+from .errors import HarvestError
 
 
 class ParserOption(msgspec.Struct):
@@ -26,8 +27,11 @@ class ParserDump(msgspec.Struct):
 
 
 def read_dump(data: bytes) -> ParserDump:
-    """Decode a dump. Raises msgspec.ValidationError or msgspec.DecodeError when it is none."""
-    return msgspec.json.decode(data, type=ParserDump)
+    """Decode a dump. Raises HarvestError when it is none."""
+    try:
+        return msgspec.json.decode(data, type=ParserDump)
+    except msgspec.MsgspecError as error:
+        raise HarvestError(f"this is no dump of a parser: {error}") from error
 
 
 def differences(table: Table, dump: ParserDump) -> list[str]:
