@@ -10,6 +10,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from camshaft.diagnostics.compat.harvest.compare import ParserDump, ParserOption, differences, read_dump
 from camshaft.diagnostics.compat.table import Flag, Table, load
 from camshaft.diagnostics.compat.versions import parse

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from camshaft.diagnostics.compat.difference import difference
 from camshaft.diagnostics.compat.storage import Store, save
 from camshaft.diagnostics.compat.table import Table, load
 from camshaft.diagnostics.compat.versions import UnknownVersion, parse, versions
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 VERSIONS = versions("vllm")
 

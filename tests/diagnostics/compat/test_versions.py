@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from camshaft.diagnostics.compat.versions import UnknownVersion, Version, parse, resolve, versions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version as ReferenceVersion
+
+from camshaft.diagnostics.compat.versions import UnknownVersion, Version, parse, resolve, versions
 
 numbers = st.lists(st.integers(0, 40), min_size=3, max_size=4)
 texts = st.builds(
