@@ -71,8 +71,9 @@ class Range(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One rule. `when` is a compiled condition; `consequence` a sentence whose ``{names}`` are filled in.
 
-    `unknown` says what happens when a fact is missing: ``silent``, or ``ask`` (an uncertain hit). `at` says whether
-    an error stops the start-up or comes later, while serving.
+    `unknown` says what happens when a fact is missing: ``silent``; ``note``, an uncertain hit that leaves the verdict
+    alone, for what is rarely so; ``ask``, one that leaves the verdict open. `at` says whether an error stops the
+    start-up or comes later, while serving.
     """
 
     code: str
@@ -85,7 +86,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     flags: list[str] = []
     env: list[str] = []
     fix: Fix | None = None
-    unknown: Literal["silent", "ask"] = "silent"
+    unknown: Literal["silent", "note", "ask"] = "silent"
     at: Literal["startup", "serving"] = "startup"
     note: str = ""
 
@@ -314,16 +315,22 @@ def _shown(name: str, scope: Callable[[str], Any]) -> str:
 
 
 @cache
-def _evidence_index(engine: str) -> dict[str, dict[str, str]]:
+def _evidence_index(engine: str) -> Any:
     path = RULES_FOLDER / f"{engine}.evidence.json"
     if not path.is_file():
-        return {}
-    from .evidence import unpack
+        return None
+    from .evidence import decode
 
-    return unpack(path.read_bytes())
+    return decode(path.read_bytes())
 
 
 def evidence(engine: str, rule: Rule, version: object, where: Range) -> str:
     """``release file:line`` of the code behind a rule at a release; the range's own reading if it was not located."""
-    located = _evidence_index(engine).get(rule.code, {}).get(str(version))
-    return f"{version} {located}" if located else f"{where.since} {where.evidence}"
+    index = _evidence_index(engine)
+    if index is not None:
+        from .evidence import records
+
+        located = records(index, rule.code).get(str(version))
+        if located is not None:
+            return f"{version} {located.text}"
+    return f"{where.since} {where.evidence}"

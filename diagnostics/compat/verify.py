@@ -1,0 +1,179 @@
+"""Looks each rule's evidence up in the source of a release: what moved, what changed, what vanished, what appeared.
+
+``engine matrix verify VERSION`` prints the report, so that a new release costs a review of the few rules it touches.
+``python -m camshaft.diagnostics.compat.verify FOLDER`` records the places in every release unpacked under FOLDER
+(one sub-folder a release) in the evidence index that is shipped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ...core.errors import EvidenceError
+from . import evidence
+from .evidence import Index, Record
+from .locate import Location, SourceTree
+from .rulepack import Source, sources
+from .rules import RULES_FOLDER, release_key
+
+COMMAND = "python -m camshaft.diagnostics.compat.verify FOLDER"
+
+Status = Literal["same", "moved", "changed", "vanished", "appeared"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one rule's code: `before` and `now` are ``file:line``; `guard` is the condition as it reads now.
+
+    same: in the same place under the same conditions. moved: elsewhere, under the same conditions. changed: under
+    other conditions. vanished: not found, though the rule claims the release. appeared: found, and not claimed.
+    """
+
+    code: str
+    title: str
+    status: Status
+    before: str | None
+    now: str | None
+    guard: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts for one release, and the recorded release they were compared with."""
+
+    engine: str
+    version: str
+    compared_with: str | None
+    verdicts: tuple[Verdict, ...] = field(default_factory=tuple)
+
+    def of(self, status: Status) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.status == status)
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    def text(self) -> str:
+        against = f", compared with {self.compared_with}" if self.compared_with else ""
+        lines = [f"{self.engine} {self.version}: {len(self.verdicts)} rules looked up{against}"]
+        for status in ("vanished", "changed", "appeared", "moved"):
+            found = self.of(status)
+            lines.append(f"{status}: {len(found)}")
+            lines += [_told(verdict) for verdict in found]
+        lines.append(f"same: {len(self.of('same'))}")
+        return "\n".join(lines)
+
+
+def _told(verdict: Verdict) -> str:
+    place = " -> ".join(part for part in (verdict.before, verdict.now) if part)
+    line = f"  {verdict.code}  {verdict.title}  {place}"
+    if verdict.status in ("changed", "appeared") and verdict.guard:
+        line += f"\n      now under: {verdict.guard[:300]}"
+    return line
+
+
+def index_path(engine: str) -> Path:
+    """Where the evidence index of an engine is kept."""
+    return RULES_FOLDER / f"{engine}.evidence.json"
+
+
+def load_index(engine: str) -> Index:
+    """The shipped index; an engine that has none has nothing recorded."""
+    path = index_path(engine)
+    return evidence.decode(path.read_bytes()) if path.is_file() else Index("", [], [], {})
+
+
+def verify(
+    engine: str,
+    version: object,
+    root: Path,
+    rules: Sequence[Source] | None = None,
+    index: Index | None = None,
+) -> Report:
+    """The report on `version`, whose source is unpacked at `root` (which holds the package's folder).
+
+    `rules` and `index` default to those shipped. Raises EvidenceError when `root` holds no such package.
+    """
+    text = str(version)
+    tree = _tree(engine, root)
+    rules = sources(engine) if rules is None else rules
+    index = load_index(engine) if index is None else index
+    baseline = _baseline(index.releases, text)
+    newest = not index.releases or release_key(text) > release_key(index.releases[-1])
+    verdicts = [_verdict(source, tree, text, baseline, index, newest) for source in rules]
+    return Report(engine, text, baseline, tuple(v for v in verdicts if v is not None))
+
+
+def _tree(engine: str, root: Path) -> SourceTree:
+    if not (root / engine).is_dir():
+        raise EvidenceError(f"{root} holds no unpacked {engine}: there is no folder {engine} in it")
+    return SourceTree(root, engine)
+
+
+def _baseline(releases: Sequence[str], version: str) -> str | None:
+    """The recorded release to compare with: the version itself, else the newest below it."""
+    below = [release for release in releases if release_key(release) <= release_key(version)]
+    return below[-1] if below else None
+
+
+def _verdict(
+    source: Source, tree: SourceTree, version: str, baseline: str | None, index: Index, newest: bool
+) -> Verdict | None:
+    claimed = source.rule.range_for(version) is not None
+    location = tree.locate(source.fingerprint)
+    if not claimed and (location is None or not newest):
+        return None
+    known = evidence.records(index, source.rule.code)
+    before = known.get(baseline) if baseline else None
+    return Verdict(
+        code=source.rule.code,
+        title=source.rule.title,
+        status=_status(claimed, location, before),
+        before=before.text if before else None,
+        now=location.evidence if location else None,
+        guard=location.guard if location else "",
+    )
+
+
+def _status(claimed: bool, location: Location | None, before: Record | None) -> Status:
+    if location is None:
+        return "vanished"
+    if not claimed:
+        return "appeared"
+    if before is None or evidence.digest(location.guard) != before.guard:
+        return "changed"
+    return "same" if location.evidence == before.text else "moved"
+
+
+def record(engine: str, roots: Mapping[str, Path], rules: Iterable[Source] | None = None) -> Index:
+    """The index of every rule over the releases unpacked at `roots` (by version), where the rule claims them."""
+    rules = list(sources(engine) if rules is None else rules)
+    located: dict[str, dict[str, Record]] = {source.rule.code: {} for source in rules}
+    releases = sorted(roots, key=release_key)
+    for release in releases:
+        tree = _tree(engine, roots[release])
+        for source in rules:
+            location = tree.locate(source.fingerprint)
+            if location is not None and source.rule.range_for(release) is not None:
+                place = Record(location.file, location.line, evidence.digest(location.guard))
+                located[source.rule.code][release] = place
+    return evidence.build(COMMAND, releases, located)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the index for the releases unpacked under the folder given."""
+    if len(arguments) != 1:
+        raise SystemExit(f"usage: {COMMAND}")
+    folder = Path(arguments[0])
+    roots = {
+        path.name: path for path in folder.iterdir() if (path / "vllm").is_dir() and path.name[:1].isdigit()
+    }
+    index_path("vllm").write_bytes(evidence.encode(record("vllm", roots)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
