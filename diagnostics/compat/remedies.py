@@ -87,5 +87,8 @@ def merged_values(context: Context, into: str) -> dict[str, Any]:
         if isinstance(value, Unknown):
             value = " ".join(v.text for v in member.values)
         merged |= change.values.get(str(value), {change.key: value})
+    known = context.table.flags[into].nested if into in context.table.flags else {}
+    if known:  # a key that this release dropped again has nowhere to go
+        merged = {key: value for key, value in merged.items() if key in known}
     ordered = {key: merged[key] for key in sorted(merged, key=lambda k: k not in ("method", "model"))}
     return {**ordered, **given} if isinstance(given, dict) else ordered
