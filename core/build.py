@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ..policies.base import PolicyError
 from ..policies.registry import PolicyFile, load_policy
 from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, require_machine, resolve
 from .engine import Engine
-from .errors import ConfigError
-from .shape import read_shape
+from .errors import ConfigError, ModelError
+from .shape import ModelShape, read_shape
 
 
 def policy_file(config: ServeConfig) -> PolicyFile:
@@ -36,9 +37,18 @@ def settle(loaded: LoadedConfig, progress: Callable[[str], None] | None = None) 
     if not loaded.config.model:
         raise ConfigError("no model: name one in the configuration (`model:`) or on the command line")
     folder = locate(loaded.config.model)
-    resolved = resolve(loaded, find_hardware(loaded.config.device), read_shape(folder))
+    resolved = resolve(loaded, find_hardware(loaded.config.device), _shape(folder))
     require_machine(resolved)
     return resolved
+
+
+def _shape(folder: Path) -> ModelShape:
+    try:
+        return read_shape(folder)
+    except ModelError:  # a family whose configuration has other keys; transformers may know it
+        from .model.select import model_shape
+
+        return model_shape(folder)
 
 
 def build_engine(config: ServeConfig) -> Engine:

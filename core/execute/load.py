@@ -10,10 +10,9 @@ from ..config.hardware import find_hardware
 from ..errors import CapacityError, ConfigError
 from ..memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, DeviceMemory, MemoryBudget, MemorySettings, memory_budget
 from ..model.base import Model
-from ..model.loading import open_weights
 from ..model.loading.hub import locate
-from ..model.registry import build
-from ..shape import ModelShape, read_shape
+from ..model.select import model_shape, open_model
+from ..shape import ModelShape
 from .torch_executor import Limits
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ def load_model(config: ServeConfig) -> tuple[Model, Limits]:
     """Loads the model; sizes rows and cache. Raises ModelError, CapacityError or ConfigError."""
     device = device_of(config.device)
     folder = locate(config.model)
-    shape = read_shape(folder)
+    shape = model_shape(folder)
     dtype = dtype_of(config.dtype, device)
     limits = limits_of(config, shape, device, dtype)
-    return build(shape, open_weights(folder), device, dtype), limits
+    return open_model(folder, shape, device, dtype), limits
 
 
 def device_of(name: str) -> torch.device:

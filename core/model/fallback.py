@@ -51,9 +51,12 @@ class _Step:
 class FallbackModel:
     """Implements `Model` over a transformers model."""
 
-    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Loads the weights and checks the result against transformers. Raises ModelError."""
-        self.shape = fallback_shape(folder)
+    def __init__(
+        self, folder: Path, device: torch.device, dtype: torch.dtype, shape: ModelShape | None = None
+    ) -> None:
+        """Loads the weights and checks the result against transformers; `shape` is taken from the folder
+        unless given. Raises ModelError."""
+        self.shape = shape or fallback_shape(folder)
         self.device, self.dtype = device, dtype
         self._model = _load(folder, dtype).to(device)  # pyright: ignore[reportArgumentType]
         self._step = _prepare(self._model)
@@ -77,7 +80,7 @@ class FallbackModel:
 
     def _check(self) -> None:
         """Two sequences, the second decoding, against transformers' attention on each by itself."""
-        window = min((layer.window for layer in self._step.layers.values() if layer.window), default=16)
+        window = self.shape.raw.get("sliding_window") or 16  # a window is tried where it begins to matter
         length = min(window + 8, self.shape.max_position_embeddings, 160)
         tokens = (
             torch.arange(2 * length, device=self.device).reshape(2, length) * 7919 % self.shape.vocab_size
