@@ -72,7 +72,8 @@ def find_device(text: str) -> Device:
     if memory is None:
         return usual
     size = float(memory[1])
-    return min(candidates, key=lambda d: (abs(d.memory_gib - size) > 0.15 * size, d is not usual))
+    close = [d for d in candidates if abs(d.memory_gib - size) <= 0.15 * size]
+    return min(close, key=lambda d: abs(d.memory_gib - size)) if close else usual
 
 
 def _unknown_message(text: str, plain: str) -> str:
