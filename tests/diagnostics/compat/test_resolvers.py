@@ -15,11 +15,17 @@ DECODER = {"max_position_embeddings": 32768, "is_encoder_decoder": False, "is_po
 
 
 def effective(
-    release: str, name: str, device: str | None = "H100", usage: Usage = "api_server", **given: Any
+    release: str,
+    name: str,
+    device: str | None = "H100",
+    usage: Usage = "api_server",
+    *,
+    model: dict[str, Any] = DECODER,
+    given: dict[str, Any] | None = None,
+    **flags: Any,
 ) -> Any:
-    model = given.pop("model", DECODER)
     found = effective_defaults(
-        "vllm", parse(release), given, model, find_device(device) if device else None, usage
+        "vllm", parse(release), flags | (given or {}), model, find_device(device) if device else None, usage
     )[name]
     return found.depends_on or found.value
 
@@ -61,7 +67,7 @@ def test_batch_defaults_follow_the_flags() -> None:
     assert effective("0.18.0", "max_num_batched_tokens", performance_mode="throughput") == 16384
     assert effective("0.33.0", "max_num_batched_tokens", "CPU", tensor_parallel_size=4) == 8192
     moe = {"enable_expert_parallel": True, "data_parallel_size": 8, "all2all_backend": "deepep_low_latency"}
-    assert effective("0.33.0", "max_num_batched_tokens", **moe) == 256
+    assert effective("0.33.0", "max_num_batched_tokens", given=moe) == 256
     assert effective("0.6.0", "max_num_batched_tokens", max_model_len=4096) == 4096
     assert effective("0.6.0", "max_num_batched_tokens", enable_chunked_prefill=True) == 512
     assert effective("0.6.6", "max_num_batched_tokens", enable_chunked_prefill=True) == 2048
@@ -102,7 +108,7 @@ def test_features_follow_the_model(release: str, name: str, model: dict[str, Any
 def test_async_scheduling_by_release_and_method(release: str, method: str | None, expected: bool) -> None:
     config = {"method": method, "model": "org/draft", "num_speculative_tokens": 2}
     given = {"speculative_config": config} if method else {}
-    assert effective(release, "async_scheduling", **given) is expected
+    assert effective(release, "async_scheduling", given=given) is expected
 
 
 def test_literal_defaults_are_the_tables() -> None:
