@@ -62,6 +62,7 @@ class Ready(_Message):
     max_num_seqs: int
     policy: str
     memory: dict[str, Any] = {}
+    vocab_size: int = 0  # of the model; 0 is unknown, then the tokenizer's counts
 
 
 class Logprob(msgspec.Struct, array_like=True):

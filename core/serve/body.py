@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import cache
 from typing import Any, TypeVar
@@ -17,11 +18,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `\$(?:\.?)([^`]*)`$")
 _MAX_NAMES = 8
+BODY_TIMEOUT_S = 60.0  # a client that sends a byte now and then must not hold a connection for ever
 log = structlog.get_logger()
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. Raises HttpFault 413 as soon as it exceeds `max_bytes`."""
+    """The whole body. Raises HttpFault 413 as soon as it exceeds `max_bytes`, 408 if it takes too long."""
     too_large = HttpFault(413, f"the request body is larger than {max_bytes} bytes (max_body_bytes)")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
@@ -29,11 +31,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_bytes:
-                raise too_large
-            chunks.append(chunk)
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError:
+        raise HttpFault(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     except ClientDisconnect:
         raise HttpFault(400, "the client closed the connection before the body was complete") from None
     return b"".join(chunks)

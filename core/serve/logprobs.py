@@ -27,8 +27,17 @@ class TokenNames:
         self._as_ids = as_ids
 
     def name(self, token: int) -> str:
-        """The token's text, or `token_id:N` where the client asked for ids."""
-        return f"token_id:{token}" if self._as_ids else self._texts.text_of(token)
+        """The token's text, or `token_id:N` where the client asked for ids.
+
+        Part of a character is written as OpenAI does, `bytes:\\xf0\\x9f`: distinct tokens keep distinct names.
+        """
+        if self._as_ids:
+            return f"token_id:{token}"
+        raw = self._texts.bytes_of(token)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def bytes(self, token: int) -> list[int]:
         """Its UTF-8 bytes, exact even for half a character."""
@@ -50,7 +59,9 @@ def completion_logprobs(
         reply.tokens.append(names.name(entry.token_ids[0]))
         reply.token_logprobs.append(finite(entry.logprobs[0]))
         pairs = zip(entry.token_ids[1 : top + 1], entry.logprobs[1 : top + 1], strict=True)
-        alternatives = {names.name(token): finite(value) for token, value in pairs}
+        alternatives: dict[str, float] = {}
+        for token, value in pairs:
+            alternatives.setdefault(names.name(token), finite(value))
         alternatives.setdefault(names.name(entry.token_ids[0]), finite(entry.logprobs[0]))
         reply.top_logprobs.append(alternatives)
     return reply

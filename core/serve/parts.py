@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +33,7 @@ class Parts:
 
 def parts_of(resolved: Resolved, folder: Path) -> Parts:
     """The parts for a resolved configuration whose model lies in `folder`."""
-    config = resolved.config
+    config = with_key_from_environment(resolved.config)
     given = {
         name: "(set)" if name in _SECRET else effective.value
         for name, effective in resolved.values.items()
@@ -46,6 +47,12 @@ def parts_of(resolved: Resolved, folder: Path) -> Parts:
         device="GPU" if config.device == "cuda" else "CPU",
         given=given,
     )
+
+
+def with_key_from_environment(config: ServeConfig) -> ServeConfig:
+    """Takes the API key from $CAMSHAFT_API_KEY where the configuration has none, so that no file holds it."""
+    key = os.environ.get("CAMSHAFT_API_KEY")
+    return config.model_copy(update={"api_key": (key,)}) if key and not config.api_key else config
 
 
 def open_engine(config_json: str) -> Engine:

@@ -20,7 +20,7 @@ import uvicorn
 
 from ... import __version__
 from ..config import ServeConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, RequestError
 from ..messages import Ready
 from .app import build_app
 from .detokenize import TokenText
@@ -132,10 +132,13 @@ class Server:
         longest = texts.longest_token_chars
         limits = ModelLimits(
             ready.max_model_len,
-            tokenizer.vocab_size,
+            ready.vocab_size or tokenizer.vocab_size,
             None if longest is None else longest * ready.max_model_len,
         )
         template = read_chat_template(self._config.chat_template)
+        # The first conversation imports the template engine, which takes a second or more: not while serving.
+        with contextlib.suppress(RequestError):
+            tokenizer.encode_chat([{"role": "user", "content": "hello"}], chat_template=template)
         if template is None and getattr(tokenizer, "chat_template", "") is None:
             log.warning(
                 "the model has no chat template: /v1/chat/completions answers 400 (see chat_template)"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from fake_engine import fake_factory
@@ -67,6 +67,15 @@ class Running:
         self.loop.call_soon_threadsafe(self.server.stop)
 
 
+def fake_parts(folder: Path, engine: dict[str, Any] | None = None, **config: Any) -> Parts:
+    """A server over the fake engine, with the tokenizer in `folder`."""
+    tokenizer = Tokenizer(folder)
+    values = {"disable_uvicorn_access_log": True, "log_level": "warning", **config}
+    settings = ServeConfig(model="fake-model", port=0, **values)
+    factory = fake_factory(eos=tokenizer.eos_token_ids[0], **(engine or {}))
+    return Parts(settings, factory, lambda: tokenizer)
+
+
 @contextmanager
 def running_server(
     folder: Path,
@@ -74,16 +83,19 @@ def running_server(
     on_exit: Callable[[int], None] | None = None,
     **config: Any,
 ) -> Iterator[Running]:
-    """Starts a server on a free port; stops it, and waits for it, at the end."""
-    tokenizer = Tokenizer(folder)
-    config = {"disable_uvicorn_access_log": True, "log_level": "warning", **config}
-    settings = ServeConfig(model="fake-model", port=0, **config)
-    factory = fake_factory(eos=tokenizer.eos_token_ids[0], **(engine or {}))
+    """A server over the fake engine on a free port; `on_exit` is told its exit code."""
+    with running(fake_parts(folder, engine, **config), on_exit) as server:
+        yield server
+
+
+@contextmanager
+def running(parts: Parts, on_exit: Callable[[int], None] | None = None) -> Iterator[Running]:
+    """Starts a server in a thread; stops it, and waits for it, at the end."""
     started = threading.Event()
     box: dict[str, Any] = {}
 
     async def main() -> int:
-        server = Server(Parts(settings, factory, lambda: tokenizer))
+        server = Server(parts)
         server.on_listening = lambda address: (box.update(url=address), started.set())
         box.update(server=server, loop=asyncio.get_running_loop())
         return await server.run()
@@ -98,18 +110,18 @@ def running_server(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    started.wait(60)
+    started.wait(120)
     if "error" in box:
         raise box["error"]
     # Loading the certificates of the world would cost more than any test.
-    client = httpx.Client(base_url=box["url"], timeout=30, trust_env=False, verify=False)
-    running = Running(box["server"], box["url"], tokenizer, box["loop"], client)
+    client = httpx.Client(base_url=box["url"], timeout=60, trust_env=False, verify=False)
+    server = Running(box["server"], box["url"], cast(Tokenizer, parts.load_tokenizer()), box["loop"], client)
     try:
-        yield running
+        yield server
     finally:
         client.close()
         if thread.is_alive():
-            running.stop()
+            server.stop()
         thread.join(30)
         assert not thread.is_alive()
         if on_exit is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -207,3 +208,11 @@ def test_an_engine_s_refusal_reaches_the_client(refusing: Running) -> None:
         error = check_error(refusing.post(COMPLETIONS, {"prompt": [7, 8], **fields}))
         assert (error["param"], error["message"]) == ("prompt", "the engine does not like this prompt")
     assert refusing.post(COMPLETIONS, {"prompt": [8, 7]}).status_code == 200
+
+
+def test_a_body_that_never_comes(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.core.serve.body.BODY_TIMEOUT_S", 0.2)
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
+        assert line.recv(64).startswith(b"HTTP/1.1 408")

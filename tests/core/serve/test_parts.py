@@ -1,0 +1,75 @@
+"""From a configuration to the parts of a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from camshaft.core.config import ServeConfig, load_config, resolve
+from camshaft.core.errors import ConfigError
+from camshaft.core.serve.parts import parts_of
+from camshaft.core.serve.server import read_chat_template, sampling_defaults
+
+
+def config(**values: Any) -> ServeConfig:
+    return ServeConfig(model="m", **values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "do_sample": True, "max_new_tokens": 77}
+    (tmp_path / "generation_config.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def test_the_model_s_own_sampling_is_the_default(folder: Path) -> None:
+    defaults = sampling_defaults(config(), folder)
+    assert dict(defaults.values) == {"temperature": 0.6, "top_p": 0.9, "top_k": 20}
+    assert defaults.max_tokens == 77
+    assert defaults.number("temperature", None, 1.0) == 0.6
+    assert defaults.number("temperature", 0.0, 1.0) == 0.0
+    assert defaults.number("min_p", None, 0.5) == 0.5
+
+
+def test_overrides_win_and_vllm_ignores_the_model(folder: Path) -> None:
+    overridden = sampling_defaults(config(override_generation_config={"temperature": 0.1}), folder)
+    assert overridden.values["temperature"] == 0.1
+    ignored = sampling_defaults(config(generation_config="vllm"), folder)
+    assert (dict(ignored.values), ignored.max_tokens) == ({}, None)
+    other = sampling_defaults(config(generation_config=str(folder)), None)
+    assert other.values["top_k"] == 20
+
+
+def test_a_greedy_generation_config_sets_no_temperature(tmp_path: Path) -> None:
+    found = {"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(found))
+    assert dict(sampling_defaults(config(), tmp_path).values) == {"repetition_penalty": 1.1}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_generation_config_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"generation_config\.json"):
+        sampling_defaults(config(), tmp_path)
+
+
+def test_chat_template_is_a_file_or_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    assert read_chat_template(str(file)) == "{{ messages }}"
+    assert read_chat_template("{{ x }}") == "{{ x }}"
+    assert read_chat_template(None) is None
+    with pytest.raises(ConfigError, match="neither a readable file nor a template"):
+        read_chat_template(str(tmp_path / "none.jinja"))
+
+
+def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CAMSHAFT_API_KEY", "secret")
+    parts = parts_of(resolve(load_config({"model": "m"})), tmp_path)
+    assert parts.config.api_key == ("secret",)
+    written = parts_of(resolve(load_config({"model": "m", "api_key": "mine"})), tmp_path)
+    assert written.config.api_key == ("mine",)
+    assert written.given["api_key"] == "(set)"
