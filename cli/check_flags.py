@@ -169,8 +169,9 @@ def _check(
 ) -> list[Result]:
     from ..diagnostics.compat import run
     from ..diagnostics.compat.devices import find_device
+    from ..diagnostics.compat.model_input import read_model
 
-    facts: dict[str, Any] | None = None if model is None else run.read_model(model)
+    facts: dict[str, Any] | None = None if model is None else read_model(model)
     device = None if gpu is None else find_device(gpu)
     return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
 

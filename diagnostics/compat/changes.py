@@ -84,6 +84,15 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str | None = None
 
 
+class ModuleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A module that starts a server, and until when."""
+
+    module: str
+    evidence: str
+    deprecated: str | None = None
+    gone: str | None = None
+
+
 class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value of an environment variable with which a release does not start, while it reads the variable."""
 
@@ -110,6 +119,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: list[ValueChange] = []
     variables: dict[str, VariableChange] = {}
     pairs: list[Pair] = []
+    modules: list[ModuleChange] = []
     elsewhere: dict[str, tuple[str, str]] = {}
 
     def read_elsewhere(self, variable: str, target: Version) -> bool:

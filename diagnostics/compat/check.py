@@ -13,6 +13,7 @@ from .devices import Device
 from .environment import environment_findings
 from .findings import Edit, Finding, Result, in_order
 from .inputs.base import Configuration
+from .model_input import known_facts
 from .names import name_findings
 from .nested import nested_findings
 from .options import option_findings
@@ -37,7 +38,7 @@ def check(
     one that is missing say so. The verdict `starts` follows from the findings.
     """
     name = engine or configuration.engine
-    context = Context(configuration, name, start, target, model or {}, device)
+    context = Context(configuration, name, start, target, known_facts(model or {}), device)
     found = [
         *option_findings(context),
         *trap_findings(context),
@@ -91,7 +92,7 @@ def _facts(context: Context, values: dict[str, Any]) -> Facts:
 
 
 def _from_hit(context: Context, hit: RuleHit) -> Finding:
-    flags = tuple(_spelled(context, flag) for flag in hit.flags)
+    flags = tuple(_spelled(context, flag) for flag in _named(context, hit))
     would_stop = not hit.certain and hit.rule.unknown == "ask" and _error_at_start(context, hit)
     return Finding(
         code=hit.rule.code,
@@ -106,6 +107,14 @@ def _from_hit(context: Context, hit: RuleHit) -> Finding:
         depends_on=hit.missing,
         stops=hit.stops_start or would_stop,
         edits=_edits(hit),
+    )
+
+
+def _named(context: Context, hit: RuleHit) -> list[str]:
+    """A rule's options; those of them that are given, when the rule tells what becomes of any of them."""
+    given = [flag for flag in hit.flags if context.use(flag) is not None]
+    return (
+        given if given and hit.change in ("override", "silently_ignored", "deprecated") else list(hit.flags)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .table import _store
+from .table import store
 from .versions import Version, parse
 
 Runs = list[tuple[str, dict[str, Any] | None]]
@@ -101,19 +101,19 @@ def _others(record: Mapping[str, Any]) -> list[str]:
 @cache
 def options(engine: str) -> Lives:
     """The lives of an engine's options. Raises UnknownVersion for an engine without tables."""
-    data = _store(engine)._flags
+    data = store(engine).file
     return Lives(data.flags, [parse(text) for text in data.versions])
 
 
 @cache
 def variables(engine: str) -> Lives:
     """The lives of the environment variables an engine reads."""
-    data = _store(engine)._flags
+    data = store(engine).file
     return Lives(data.environment, [parse(text) for text in data.versions])
 
 
 @cache
 def keys(engine: str, flag: str) -> Lives:
     """The lives of the keys of one JSON option, nested ones spelled with dots."""
-    data = _store(engine)._flags
+    data = store(engine).file
     return Lives(data.nested.get(flag, {}), [parse(text) for text in data.versions])

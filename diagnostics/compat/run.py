@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from ...core.errors import ConfigError
 from . import history
 from .check import check
 from .devices import Device, find_device
@@ -93,48 +92,3 @@ def guess_engine(configuration: Configuration) -> str:
     ours = sum(own.name(key) is not None for key in keys)
     theirs = sum(other.name(key) is not None for key in keys)
     return "camshaft" if ours > theirs else "vllm"
-
-
-def read_model(text: str) -> dict[str, Any]:
-    """Facts of a model: a config.json or a sheet (or the folder that holds one), or `key=value,key=value`.
-
-    Raises ConfigError when it is neither.
-    """
-    path = Path(text)
-    if path.is_dir():
-        path = path / "config.json"
-    if path.is_file():
-        return _model_file(path)
-    if "=" not in text:
-        raise ConfigError(
-            f"--model {text}: no such file; give a config.json, a model sheet, or facts such as "
-            "quantization=awq,max_position_embeddings=131072"
-        )
-    facts: dict[str, Any] = {}
-    for part in re.split(r",(?=\s*[A-Za-z_]\w*=)", text):
-        name, _, value = part.strip().partition("=")
-        facts[name.strip()] = _fact(value.strip())
-    return facts
-
-
-def _model_file(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        data = yaml.load(
-            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the model's facts in {path}: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds no facts of a model: expected a mapping")
-    return {str(key): value for key, value in data.items()}
-
-
-def _fact(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text

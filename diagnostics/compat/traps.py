@@ -10,6 +10,7 @@ from .context import Context
 from .dialect import evidence
 from .findings import Edit, Finding
 from .inputs.base import Entry
+from .versions import parse
 
 
 def trap_findings(context: Context) -> Iterator[Finding]:
@@ -20,6 +21,7 @@ def trap_findings(context: Context) -> Iterator[Finding]:
         if finding is not None:
             yield finding
     yield from _model_place(context)
+    yield from _module(context)
 
 
 def _flag(context: Context, trap: Trap) -> str:
@@ -292,4 +294,26 @@ def _no_model(context: Context) -> Iterator[Finding]:
         fix="Write `vllm serve MODEL`.",
         evidence=evidence(context.engine, context.target, "serve_model"),
         stops=True,
+    )
+
+
+def _module(context: Context) -> Iterator[Finding]:
+    """`python -m MODULE`, where the release no longer has the module, or warns about it."""
+    word = context.configuration.module
+    change = next((c for c in context.changes.modules if word is not None and c.module == word.text), None)
+    if word is None or change is None:
+        return
+    gone = change.gone is not None and parse(change.gone) <= context.target
+    if not gone and (change.deprecated is None or parse(change.deprecated) > context.target):
+        return
+    yield Finding(
+        code="FL-20",
+        severity="error" if gone else "info",
+        change="removed" if gone else "deprecated",
+        message=f"{change.module} {'is gone from' if gone else 'is deprecated since'} {change.gone or change.deprecated}.",
+        place=word.place,
+        flags=(change.module,),
+        fix="Start the server with `vllm serve MODEL`.",
+        evidence=f"{context.target} {change.evidence}",
+        stops=gone,
     )

@@ -90,6 +90,8 @@ class Configuration(msgspec.Struct):
     chart: bool = False
     # Words in front of the model that the image's own entry point makes into arguments (`vllm serve` twice).
     doubled: Word | None = None
+    # The module or script that starts the server, when it is not the `vllm` command.
+    module: Word | None = None
 
     @property
     def start_place(self) -> Place:

@@ -10,7 +10,7 @@ import msgspec
 from .base import Configuration, EntryPoint, EnvSetting, Source, Word
 from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, lex
 
-API_SERVER = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
+API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
 IMAGE = re.compile(r"(?:^|/)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
 CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
@@ -191,6 +191,8 @@ class CommandReader:
             container = _find_container(words[:begin])
             image = container.image if container else None
             self._add(words[begin:], env, engine, point, image)
+            if point == "api_server":
+                self.found[-1].module = words[begin - 1]
             if container and starts_itself(image) and not container.entry and container.begin == begin - 2:
                 self.found[-1].doubled = words[container.begin]
             return

@@ -129,6 +129,8 @@ class ManifestReader:
         if entry is not None:
             begin, engine, point = entry
             found = self._configuration(words[begin:], env, image, engine, point)
+            if point == "api_server":
+                found.module = words[begin - 1]
             if begin == 2 and not replaces and starts_itself(image):
                 found.doubled = words[0]
             return found

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from camshaft.core.errors import CamshaftError
 from camshaft.diagnostics.compat.fix import plan
 from camshaft.diagnostics.compat.inputs import read_command, read_text
+from camshaft.diagnostics.compat.model_input import read_model
 from camshaft.diagnostics.compat.render import FORMATS, render
-from camshaft.diagnostics.compat.run import check_all, read_model
+from camshaft.diagnostics.compat.run import check_all
 from camshaft.diagnostics.compat.table import load
 from camshaft.diagnostics.compat.versions import versions
 
