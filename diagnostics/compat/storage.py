@@ -64,19 +64,19 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._flags = msgspec.json.decode((directory / "flags.json").read_bytes(), type=FlagsFile)
-        self._order = {text: index for index, text in enumerate(self._flags.versions)}
+        self.file = msgspec.json.decode((directory / "flags.json").read_bytes(), type=FlagsFile)
+        self._order = {text: index for index, text in enumerate(self.file.versions)}
         self._evidence: EvidenceFile | None = None
 
     @property
     def versions(self) -> list[str]:
         """The releases with a table, ascending."""
-        return self._flags.versions
+        return self.file.versions
 
     def flags_at(self, version: str) -> dict[str, Record]:
         """Every flag's record at that release, JSON keys and evidence included."""
-        flags = self._at(self._flags.flags, version)
-        for name, keys in self._flags.nested.items():
+        flags = self._at(self.file.flags, version)
+        for name, keys in self.file.nested.items():
             if name in flags and (found := self._at(keys, version)):
                 flags[name]["nested"] = found
         evidence = self._open_evidence()
@@ -88,7 +88,7 @@ class Store:
 
     def environment_at(self, version: str) -> dict[str, Record]:
         """Every environment variable's record at that release."""
-        found = self._at(self._flags.environment, version)
+        found = self._at(self.file.environment, version)
         lines = self._open_evidence().environment
         for name, record in found.items():
             if name in lines and (place := self._place(lines[name], version)):

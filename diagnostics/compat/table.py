@@ -116,28 +116,29 @@ class Table:
 
 
 @lru_cache(maxsize=1)
-def _store(engine: str) -> Store:
-    store = open_store(engine)
-    if store is None:
+def store(engine: str) -> Store:
+    """The stored tables of an engine, every release in runs. Raises UnknownVersion for an engine without tables."""
+    found = open_store(engine)
+    if found is None:
         raise UnknownVersion(f"no tables for engine {engine!r}; expected vllm or camshaft")
-    return store
+    return found
 
 
 @lru_cache(maxsize=128)
 def load(engine: str, version: Version) -> Table:
     """The table of a release. Raises UnknownVersion when it has none (`versions.resolve` finds the one to use)."""
-    store = _store(engine)
+    stored = store(engine)
     text = str(version)
-    if text not in store.versions:
+    if text not in stored.versions:
         raise UnknownVersion(f"no table for {engine} {version}")
-    flags = {name: _flag(name, record) for name, record in store.flags_at(text).items()}
-    env = {name: EnvVar(name=name, **record) for name, record in store.environment_at(text).items()}
+    flags = {name: _flag(name, record) for name, record in stored.flags_at(text).items()}
+    env = {name: EnvVar(name=name, **record) for name, record in stored.environment_at(text).items()}
     return Table(engine, version, flags, env)
 
 
 def forget() -> None:
     """Read the tables from disk again at the next question."""
-    _store.cache_clear()
+    store.cache_clear()
     load.cache_clear()
 
 

@@ -167,9 +167,6 @@ def _method(evaluator: Evaluator, target: Any, node: ast.Call, scope: Scope) -> 
             if not all(known(value) for value in args) and name not in {"append", "get", "pop", "setdefault"}:
                 return Unknown(ast.unparse(node))
             return getattr(target, name)(*args, **kwargs)
-    if isinstance(target, Symbol) and target.name == "os.environ" and name == "get":
-        args, _ = arguments(evaluator, node, scope)
-        return args[1] if len(args) > 1 else None
     return MISSING
 
 
@@ -232,7 +229,6 @@ OUTSIDE: dict[str, Callable[[Evaluator, list[Any], dict[str, Any]], Any]] = {
     "copy.deepcopy": lambda _, args, __: _copied(args[0]),
     "copy.copy": lambda _, args, __: _copied(args[0]),
     "os.getenv": _getenv,
-    "os.environ.get": _getenv,
     "os.path.expanduser": _first,
     "os.path.join": lambda _, args, __: (
         "/".join(args) if all(isinstance(a, str) for a in args) else Unknown("join")

@@ -95,6 +95,8 @@ def _statement(evaluator: Evaluator, node: ast.stmt, scope: Scope) -> None:
             verdict = evaluator.expression(test, scope)
             if known(verdict):
                 _body(evaluator, body if verdict else orelse, scope)
+            elif any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
+                raise _Returned(Unknown(ast.unparse(test)))
         case ast.For(target=target, iter=iterable, body=body):
             _loop(evaluator, target, evaluator.expression(iterable, scope), body, scope)
         case ast.With(body=body) | ast.Try(body=body):

@@ -9,11 +9,13 @@ from .values import Symbol, Unknown
 
 SUPPRESS = Symbol("argparse.SUPPRESS")
 
-# Values of the standard library that defaults are written with. `sys.argv` is empty: the parser of a plain call.
+# Values of the standard library that defaults are written with. `sys.argv` and the environment are
+# empty: the parser of a plain call.
 CONSTANTS: dict[str, Any] = {
     "ssl.CERT_NONE": int(ssl.CERT_NONE),
     "ssl.CERT_OPTIONAL": int(ssl.CERT_OPTIONAL),
     "ssl.CERT_REQUIRED": int(ssl.CERT_REQUIRED),
+    "os.environ": {},
     "sys.argv": [],
     "sys.version_info": (3, 12),
     "sys.platform": "linux",
