@@ -168,12 +168,13 @@ def _measure_offline(
     return run.result(targets), about, {}
 
 
-def _engine(source: str, overrides: tuple[str, ...] | list[str]) -> Engine:
-    """An engine for a configuration, not opened yet."""
+def _engine(source: str, overrides: tuple[str, ...], policy: str | None = None) -> Engine:
+    """An engine for a configuration, not opened yet; under another policy, if one is named."""
     from ..core.build import build_engine, settle
-    from ..core.config import load_config
+    from ..core.config import load_config, with_policy
 
-    return build_engine(settle(load_config(source, overrides)).config)
+    loaded = load_config(source, overrides)
+    return build_engine(settle(with_policy(loaded, policy) if policy else loaded).config)
 
 
 def _refuse_too_long(workload: Workload, engine: Engine) -> None:
@@ -212,7 +213,7 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     workload = _workload(load, options["requests"], None, None)
     with _progress(workload.count, "") as progress:
         runs = compare(
-            lambda policy: _engine(source, [*options["overrides"], f"policy={policy}"]),
+            lambda policy: _engine(source, options["overrides"], policy),
             workload,
             policies=[name.strip() for name in names.split(",") if name.strip()],
             targets=parse_targets(options["slo"]),

@@ -6,7 +6,7 @@ from .fit import find_shape, memory_of, presets_for, require_machine, resolve_he
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
 from .resolve import Effective, Resolved, policy_of, resolve
 from .schema import ServeConfig, group_of, json_schema
-from .sources import Entry, LoadedConfig, Purpose, find_source, load_config, preset_names
+from .sources import Entry, LoadedConfig, Purpose, find_source, load_config, preset_names, with_policy
 from .support import UNSUPPORTED, Unsupported
 
 __all__ = [
@@ -37,4 +37,5 @@ __all__ = [
     "require_machine",
     "resolve",
     "resolve_here",
+    "with_policy",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,14 @@ def load_config(
 
         refuse_unsupported(config, known)
     return LoadedConfig(config, path, preset, known, foreign)
+
+
+def with_policy(loaded: LoadedConfig, policy: str) -> LoadedConfig:
+    """The same configuration under another policy, whose own knobs win over everything that was written."""
+    entries = {name: replace(entry, origin="preset") for name, entry in loaded.entries.items()}
+    entries["policy"] = Entry("policy", policy, Place("policy"), "given", "policy")
+    config = loaded.config.model_copy(update={"policy": policy})
+    return replace(loaded, config=config, entries=entries)
 
 
 def preset_names() -> list[str]:

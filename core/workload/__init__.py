@@ -4,7 +4,7 @@ from .content import RESERVED_TOKENS, Segment, WorkloadRequest, segment_tokens
 from .lengths import Length
 from .load import Workload, WorkloadSummary, load_workload, workload_names
 from .schema import Arrival, Bursts, Class, Closed, Poisson, Sessions, Trace, WorkloadShape, json_schema
-from .traces import RecordedTrace, TraceRow, read_trace, recording_header, recording_line
+from .traces import RecordedTrace, TraceRow, read_trace
 
 __all__ = [
     "RESERVED_TOKENS",
@@ -26,8 +26,6 @@ __all__ = [
     "json_schema",
     "load_workload",
     "read_trace",
-    "recording_header",
-    "recording_line",
     "segment_tokens",
     "workload_names",
 ]

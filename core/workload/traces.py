@@ -1,9 +1,7 @@
 """Recorded loads: Azure's CSV, Mooncake's JSON lines, and this server's own recording.
 
-A recording holds arrivals, lengths and prefix hashes, never content. Its first line is a header
-`{"type": "recording", "version": 1, "block_tokens": 16}`; each finished request is one line
-`{"type": "request", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`; lines of other types
-belong to others and are passed over.
+Of a recording (core/recording.py) only the header and the lines of finished requests are read here:
+`{"type": "request", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`.
 """
 
 from __future__ import annotations
@@ -180,30 +178,3 @@ _READERS: dict[str, Callable[[Path, Any, int | None], RecordedTrace]] = {
     "mooncake": _mooncake,
     "recording": _recording,
 }
-
-
-def recording_header(block_tokens: int, **facts: Any) -> str:
-    """The first line of a recording (with its newline)."""
-    return (
-        json.dumps({"type": "recording", "version": RECORDING_VERSION, "block_tokens": block_tokens, **facts})
-        + "\n"
-    )
-
-
-def recording_line(row: TraceRow, **facts: Any) -> str:
-    """One finished request as a line of a recording (with its newline)."""
-    return (
-        json.dumps(
-            {
-                "type": "request",
-                "arrival_s": round(row.arrival_s, 6),
-                "input_tokens": row.input_tokens,
-                "output_tokens": row.output_tokens,
-                "hash_ids": list(row.hash_ids),
-                "tenant": row.tenant,
-                "priority": row.priority,
-                **facts,
-            }
-        )
-        + "\n"
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -41,3 +42,53 @@ def test_overhead_gives_a_row_for_each_policy_and_number() -> None:
         (count, name) for count in (4, 8) for name in ("continuous-chunked", "latency", "fair")
     ]
     assert "running" in run("overhead", "--running", "4", "--steps", "30").stdout
+
+
+def small_load(folder: Path, concurrency: int = 3) -> str:
+    file = folder / "w.yaml"
+    file.write_text(
+        f"arrival: {{kind: closed, concurrency: {concurrency}, requests: 6}}\n"
+        "input_tokens: {uniform: [5, 60]}\noutput_tokens: {uniform: [2, 6]}\n"
+    )
+    return str(file)
+
+
+def test_an_engine_is_measured_in_process(tiny_llama: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"model: {tiny_llama}\ndevice: cpu\nmax_model_len: 256\nkv_cache_memory_bytes: 64M\nmax_num_seqs: 4\n"
+    )
+    arguments = [
+        "--offline",
+        str(config),
+        "--workload",
+        small_load(tmp_path),
+        "--warmup",
+        "1",
+        "--slo",
+        "ttft=60s",
+    ]
+    output = tmp_path / "result.json"
+    shown = json.loads(run(*arguments, "--format", "json", "--output", str(output)).stdout)
+    assert shown == json.loads(output.read_text())
+    assert (shown["completed"], shown["failed"]) == (6, 0)
+    assert shown["goodput_requests_per_s"] == shown["throughput_requests_per_s"] > 0
+    assert set(shown["ttft_ms"]) == {"mean", "p50", "p90", "p99", "max"}
+    assert shown["kv"]["peak_used"] > 0
+    assert shown["policy"] == "continuous-chunked"
+    text = run(*arguments).stdout
+    assert "output tok/s" in text
+    assert "goodput (ttft 60000 ms)" in text
+
+    compared = json.loads(
+        run(
+            "policies", "--config", str(config), "--workload", small_load(tmp_path), "--format", "json"
+        ).stdout
+    )
+    assert list(compared["policies"]) == ["naive", "static", "continuous", "continuous-chunked"]
+    assert all(row["completed"] == 6 for row in compared["policies"].values())
+    assert compared["floor_tokens_per_s"] > 0
+
+    result = run("--offline", str(config), "--workload", "mixed")
+    assert result.exit_code == 1
+    assert "this engine holds 256" in result.output

@@ -16,6 +16,7 @@ from camshaft.core.config import (
     presets_for,
     require_machine,
     resolve,
+    with_policy,
 )
 from camshaft.core.config.resolve import Resolved
 from camshaft.core.errors import CapacityError, ConfigError
@@ -112,6 +113,16 @@ def test_a_policy_named_over_a_preset_wins_over_the_presets_knobs() -> None:
     assert told(settled, "max_num_batched_tokens") == (4096, "derived")
     settled = resolve(load_config("cpu-demo", ["enable_chunked_prefill=false"]), CPU)
     assert told(settled, "max_num_batched_tokens") == (4096, "derived")
+
+
+def test_another_policy_wins_over_everything_that_was_written() -> None:
+    loaded = load_config({"model": "m", "max_num_seqs": 9, "max_num_batched_tokens": 99, "policy": "latency"})
+    assert told(resolve(with_policy(loaded, "naive"), CPU, shape()), "max_num_seqs")[0] == 1
+    static = resolve(with_policy(loaded, "static"), CPU, shape())
+    assert told(static, "max_num_seqs")[0] == 9
+    assert told(static, "max_num_batched_tokens")[0] == 8192
+    chunked = resolve(with_policy(loaded, "continuous-chunked"), CPU, shape())
+    assert told(chunked, "max_num_batched_tokens")[0] == 99
 
 
 @pytest.mark.parametrize(

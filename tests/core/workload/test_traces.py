@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,6 @@ from camshaft.core.workload import (
     TraceRow,
     load_workload,
     read_trace,
-    recording_header,
-    recording_line,
     segment_tokens,
 )
 
@@ -52,15 +51,20 @@ def test_mooncake_blocks_are_shared_tokens(tmp_path: Path) -> None:
     assert prompts[2][512:] != prompts[0][512:600]
 
 
-def test_a_recording_reads_back_what_was_written(tmp_path: Path) -> None:
-    late = TraceRow(1.5, 40, 3, (7, 8), "team", 2)
-    early = TraceRow(0.25, 20, 9, (7,))
-    text = recording_header(16, model="m") + '{"type": "plan", "step": 1}\n'
-    text += recording_line(late, ttft_s=0.1) + recording_line(early)
+def request_line(arrival_s: float, inputs: int, outputs: int, hashes: list[int], **more: object) -> str:
+    line = {"type": "request", "arrival_s": arrival_s, "input_tokens": inputs, "output_tokens": outputs}
+    return json.dumps({**line, "hash_ids": hashes, **more}) + "\n"
+
+
+HEADER = '{"type": "recording", "version": 1, "block_tokens": 16, "model": "m"}\n'
+
+
+def test_the_requests_of_a_recording_are_a_workload(tmp_path: Path) -> None:
+    late = request_line(1.5, 40, 3, [7, 8, 9], tenant="team", priority=2)  # 9 is a block of the answer
+    text = HEADER + '{"type": "step", "step": 1}\n' + late + request_line(0.25, 20, 0, [7])
     trace = read_trace(write(tmp_path, "r.jsonl", text))
     assert trace.header["model"] == "m"
-    assert [row.hash_ids for row in trace.rows] == [(7,), (7, 8)]
-    assert trace.rows[1] == TraceRow(1.25, 40, 3, (7, 8), "team", 2)
+    assert trace.rows == (TraceRow(0.0, 20, 1, (7,)), TraceRow(1.25, 40, 3, (7, 8, 9), "team", 2))
     rows = list(load_workload(tmp_path / "r.jsonl").requests())
     assert [[segment.tokens for segment in row.segments] for row in rows] == [[16, 4], [16, 16, 8]]
     assert rows[0].segments[0] == rows[1].segments[0]
@@ -107,6 +111,6 @@ def test_a_wrong_trace_is_refused_with_file_and_line(
 
 
 def test_hashes_without_a_block_size_are_refused(tmp_path: Path) -> None:
-    text = '{"type": "recording", "version": 1}\n' + recording_line(TraceRow(0, 20, 2, (1,)))
+    text = '{"type": "recording", "version": 1}\n' + request_line(0, 20, 2, [1])
     with pytest.raises(ConfigError, match="does not say block_tokens"):
         load_workload(write(tmp_path, "r.jsonl", text))

@@ -60,6 +60,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = Clock()
         self.executors: list[TimedExecutor] = []
+        self.engines: list[Engine] = []
 
     def engine(self, num_blocks: int = 4096, **keys: Any) -> Engine:
         config = {
@@ -76,7 +77,8 @@ class Bench:
         resolved = resolve(load_config(config), CPU)
         executor = TimedExecutor(self.clock, num_blocks, int(config["max_num_seqs"]))
         self.executors.append(executor)
-        return Engine(resolved.config, executor, resolved.policy, clock=self.clock)
+        self.engines.append(Engine(resolved.config, executor, resolved.policy, clock=self.clock))
+        return self.engines[-1]
 
 
 @pytest.fixture

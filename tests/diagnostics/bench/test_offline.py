@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +141,21 @@ def test_overhead_measures_the_steps_of_a_full_engine() -> None:
     assert measured.running == 8
     assert 0 < measured.schedule_us < measured.engine_us
     assert measured.update_us > 0
+
+
+def test_what_an_engine_records_is_a_workload_with_the_same_prefixes(bench: Any, tmp_path: Path) -> None:
+    workload = load(
+        arrival={"kind": "poisson", "rate": 20, "requests": 10},
+        shared_prefix_tokens=48,
+        shared_prefix_groups=2,
+        tenant="team",
+    )
+    first = play(bench, workload, record=str(tmp_path / "r.jsonl"))
+    bench.engines[0].close()
+    replayed = load_workload(tmp_path / "r.jsonl")
+    again = play(bench, replayed)
+    for attribute in ("input_tokens", "output_tokens", "tenant", "cached_tokens", "ttft_ms", "e2e_ms"):
+        before = [getattr(record, attribute) for record in first.records]
+        after = [getattr(record, attribute) for record in again.records]
+        assert after == (pytest.approx(before, abs=0.01) if attribute.endswith("_ms") else before)
+    assert sum(record.cached_tokens for record in again.records) >= 48 * 6
