@@ -120,6 +120,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: dict[str, VariableChange] = {}
     pairs: list[Pair] = []
     modules: list[ModuleChange] = []
+    off_when_unset: list[str] = []
     elsewhere: dict[str, tuple[str, str]] = {}
 
     def read_elsewhere(self, variable: str, target: Version) -> bool:

@@ -37,7 +37,8 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
     place = trap.origin.place
     if flag is None:
         return _false_of_absent(context, trap)
-    if flag.default is False or (flag.default is None and flag.kind == "store_true"):
+    off = flag.kind == "store_true" or name in context.changes.off_when_unset
+    if flag.default is False or (flag.default is None and off):
         return None  # dropped, and off anyway
     negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
     rule = (
