@@ -9,9 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...kernels.paged_attention import Sequences, paged_attention
-from ...kernels.rms_norm import rms_norm
 from ...kernels.rope_kv_write import rope_kv_write
-from ...kernels.silu_mul import silu_mul
 from ..shape import ModelShape
 from .base import WeightSource
 from .batch import ForwardBatch, PagedCache
@@ -28,11 +26,16 @@ class DenseDecoder:
         self.shape, self.device, self.dtype = shape, device, dtype
         load = Loader(weights, device, dtype)
         self._layers = [load_layer(load, shape, index) for index in range(shape.num_layers)]
-        self._norm = load.vector("model.norm.weight", shape.hidden_size)
-        size = [shape.vocab_size], shape.hidden_size
-        tied = shape.tie_word_embeddings or "lm_head.weight" not in load
-        self._head = load.linear(["model.embed_tokens" if tied else "lm_head"], *size)
-        self._embedding = None if tied else load.tensor("model.embed_tokens.weight", *size[0], size[1])
+        embedding, head = "model.embed_tokens", "lm_head"
+        tied = shape.tie_word_embeddings or f"{head}.weight" not in load
+        self._head = load.linear(
+            {embedding if tied else head: shape.vocab_size},
+            shape.hidden_size,
+            norm=load.norm("model.norm", shape.hidden_size, shape.rms_norm_eps),
+        )
+        self._embedding = None
+        if not tied:
+            self._embedding = load.tensor(f"{embedding}.weight", shape.vocab_size, shape.hidden_size)
         self._cos_sin = cos_sin_table(shape, shape.max_position_embeddings).to(device)
         self._scale = shape.head_dim**-0.5
         self._workspace = Workspace(shape, device, dtype)
@@ -40,7 +43,6 @@ class DenseDecoder:
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
         """As `Model.forward`."""
-        eps = self.shape.rms_norm_eps
         hidden = self._embed(batch.tokens)
         buffers = self._workspace(hidden.shape[0])
         sequences = Sequences(
@@ -52,8 +54,7 @@ class DenseDecoder:
             batch.max_context_len,
         )
         for layer, keys, values in zip(self._layers, cache.k, cache.v, strict=True):
-            rms_norm(hidden, layer.input_norm, eps, buffers.normed)
-            layer.qkv(buffers.normed, buffers.qkv)
+            layer.qkv(hidden, buffers.qkv)
             rope_kv_write(
                 buffers.qkv, batch.positions, batch.slots, self._cos_sin, keys, values, layer.head_norm
             )
@@ -61,12 +62,9 @@ class DenseDecoder:
                 buffers.queries, keys, values, sequences, self._scale, layer.window, buffers.attended
             )
             layer.output(buffers.attended, hidden, accumulate=True)
-            rms_norm(hidden, layer.post_norm, eps, buffers.normed)
-            layer.gate_up(buffers.normed, buffers.gate_up)
-            silu_mul(buffers.gate_up, buffers.activated)
+            layer.gate_up(hidden, buffers.activated)
             layer.down(buffers.activated, hidden, accumulate=True)
-        wanted = hidden.index_select(0, batch.logit_indices)
-        return self._head(rms_norm(wanted, self._norm, eps)).float()
+        return self._head(hidden.index_select(0, batch.logit_indices)).float()
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

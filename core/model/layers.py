@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.linear import Linear, make_linear
+from ...kernels.gated_linear import GatedLinear, make_gated_linear
+from ...kernels.linear import InputNorm, Linear, make_linear
 from ...kernels.rope_kv_write import HeadNorm
 from ..errors import ModelError
 from ..shape import ModelShape
@@ -15,14 +16,12 @@ from .base import WeightSource
 
 @dataclass(slots=True)
 class DecoderLayer:
-    """One layer; q, k and v are one matrix, and so are gate and up: fewer, larger products."""
+    """One layer. q, k and v are one product; the norms belong to the products that read them."""
 
-    input_norm: torch.Tensor
     qkv: Linear
     head_norm: HeadNorm | None
     output: Linear
-    post_norm: torch.Tensor
-    gate_up: Linear
+    gate_up: GatedLinear
     down: Linear
     window: int | None
 
@@ -48,46 +47,48 @@ class Loader:
         """As `tensor`, of one dimension, in memory of its own."""
         return self.tensor(name, size).clone()
 
-    def linear(self, names: list[str], sizes: list[int], in_features: int, bias: bool = False) -> Linear:
-        """One linear layer whose rows are those of the named ones, in order."""
-        weight = [self.tensor(f"{n}.weight", size, in_features) for n, size in zip(names, sizes, strict=True)]
-        joined = torch.cat(weight) if len(weight) > 1 else weight[0]
-        if not bias:
-            return make_linear(joined)
-        return make_linear(
-            joined, torch.cat([self.tensor(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)])
-        )
+    def norm(self, name: str, size: int, eps: float) -> InputNorm:
+        """The RMSNorm called `name`."""
+        return InputNorm(self.vector(f"{name}.weight", size), eps)
+
+    def linear(
+        self, rows: dict[str, int], in_features: int, *, bias: bool = False, norm: InputNorm | None = None
+    ) -> Linear:
+        """One linear layer whose rows are those of the named ones, so many of each, in order."""
+        weights = [self.tensor(f"{name}.weight", size, in_features) for name, size in rows.items()]
+        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
+        biases = [self.vector(f"{name}.bias", size) for name, size in rows.items()] if bias else []
+        return make_linear(joined, torch.cat(biases) if biases else None, norm)
 
 
 def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
     """Layer `index` from its Hugging Face names. Raises ModelError."""
     prefix = f"model.layers.{index}"
-    attention, hidden = f"{prefix}.self_attn", shape.hidden_size
+    attention, eps = f"{prefix}.self_attn", shape.rms_norm_eps
+    hidden, inner = shape.hidden_size, shape.intermediate_size
     q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     head_norm = None
     if shape.qk_norm:
         head_norm = HeadNorm(
             load.vector(f"{attention}.q_norm.weight", shape.head_dim),
             load.vector(f"{attention}.k_norm.weight", shape.head_dim),
-            shape.rms_norm_eps,
+            eps,
         )
     return DecoderLayer(
-        input_norm=load.vector(f"{prefix}.input_layernorm.weight", hidden),
         qkv=load.linear(
-            [f"{attention}.{name}_proj" for name in "qkv"],
-            [q_size, kv_size, kv_size],
+            {f"{attention}.q_proj": q_size, f"{attention}.k_proj": kv_size, f"{attention}.v_proj": kv_size},
             hidden,
             bias=shape.attention_bias,
+            norm=load.norm(f"{prefix}.input_layernorm", hidden, eps),
         ),
         head_norm=head_norm,
-        output=load.linear(
-            [f"{attention}.o_proj"], [hidden], q_size, bias=f"{attention}.o_proj.bias" in load
+        output=load.linear({f"{attention}.o_proj": hidden}, q_size, bias=f"{attention}.o_proj.bias" in load),
+        gate_up=make_gated_linear(
+            load.tensor(f"{prefix}.mlp.gate_proj.weight", inner, hidden),
+            load.tensor(f"{prefix}.mlp.up_proj.weight", inner, hidden),
+            load.norm(f"{prefix}.post_attention_layernorm", hidden, eps),
         ),
-        post_norm=load.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
-        gate_up=load.linear(
-            [f"{prefix}.mlp.{name}_proj" for name in ("gate", "up")], [shape.intermediate_size] * 2, hidden
-        ),
-        down=load.linear([f"{prefix}.mlp.down_proj"], [hidden], shape.intermediate_size),
+        down=load.linear({f"{prefix}.mlp.down_proj": hidden}, inner),
         window=window_of(shape, index),
     )
 
@@ -106,11 +107,9 @@ def window_of(shape: ModelShape, index: int) -> int | None:
 class Buffers:
     """What a layer writes and the next one overwrites: `rows` tokens each."""
 
-    normed: torch.Tensor
     qkv: torch.Tensor
     queries: torch.Tensor  # the part of qkv that attention reads
     attended: torch.Tensor
-    gate_up: torch.Tensor
     activated: torch.Tensor
 
 
@@ -120,10 +119,8 @@ class Workspace:
     def __init__(self, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> None:
         self._q_size = shape.num_heads * shape.head_dim
         self._widths = (
-            shape.hidden_size,
             self._q_size + 2 * shape.num_kv_heads * shape.head_dim,
             self._q_size,
-            2 * shape.intermediate_size,
             shape.intermediate_size,
         )
         self._device, self._dtype = device, dtype
@@ -143,8 +140,8 @@ class Workspace:
             self._storage = [
                 torch.zeros(rows * width, dtype=self._dtype, device=self._device) for width in self._widths
             ]
-        normed, qkv, attended, gate_up, activated = (
+        qkv, attended, activated = (
             storage[: rows * width].view(rows, width)
             for storage, width in zip(self._storage, self._widths, strict=True)
         )
-        return Buffers(normed, qkv, qkv[:, : self._q_size], attended, gate_up, activated)
+        return Buffers(qkv, qkv[:, : self._q_size], attended, activated)

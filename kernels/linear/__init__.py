@@ -5,6 +5,7 @@ Quantised weights are further classes beside `DenseLinear` with the same methods
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -14,8 +15,16 @@ from ..dispatch import Dispatch
 _best = Dispatch(__name__, "make_linear")
 
 
+@dataclass(frozen=True, slots=True)
+class InputNorm:
+    """RMSNorm of a layer's input, done as part of reading it."""
+
+    weight: torch.Tensor  # [in_features]
+    eps: float
+
+
 class Linear(Protocol):
-    """y = x W^T + b with W [out_features, in_features]."""
+    """y = norm(x) W^T + b with W [out_features, in_features]; norm and b where they are given."""
 
     in_features: int
     out_features: int
@@ -26,8 +35,8 @@ class Linear(Protocol):
     ) -> torch.Tensor:
         """x [T, in_features], contiguous, to out [T, out_features], contiguous, made when not given.
 
-        `accumulate` adds the product to what `out` holds. On the CPU each row's bits depend on that
-        row alone, not on T. Raises ValueError on a size mismatch.
+        `accumulate` adds the product to what `out` holds; out may not be x. On the CPU each row's bits
+        depend on that row alone, not on T. Raises ValueError on a size mismatch.
         """
         ...
 
@@ -36,16 +45,18 @@ class Linear(Protocol):
         ...
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+def make_linear(
+    weight: torch.Tensor, bias: torch.Tensor | None = None, norm: InputNorm | None = None
+) -> Linear:
     """Linear layer from W [out_features, in_features] and b [out_features], on the weight's device.
 
     The weight may be copied into another layout; keep no reference to it. Raises ValueError.
     """
-    if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise ValueError(
-            f"linear: weight {tuple(weight.shape)} and bias {bias if bias is None else bias.shape}"
-        )
-    return _best(weight)(weight, bias)
+    sizes = [tuple(weight.shape)] + [tuple(t.shape) for t in (bias, norm and norm.weight) if t is not None]
+    fits = weight.ndim == 2 and (bias is None or bias.shape == weight.shape[:1])
+    if not fits or (norm is not None and norm.weight.shape != weight.shape[1:]):
+        raise ValueError(f"linear: weight, bias and norm of sizes {sizes} do not fit each other")
+    return _best(weight)(weight, bias, norm)
 
 
 def check_sizes(layer: Linear, x: torch.Tensor, out: torch.Tensor | None) -> None:

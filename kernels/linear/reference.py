@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import torch
 
-from . import check_sizes
+from ..rms_norm import rms_norm
+from . import InputNorm, check_sizes
 
 
 class DenseLinear:
     """Holds W [out_features, in_features] and calls torch's own product."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, norm: InputNorm | None) -> None:
         self.out_features, self.in_features = weight.shape
         self.weight_bytes = weight.numel() * weight.element_size()
-        self._weight, self._bias = weight.contiguous(), bias
+        self._weight, self._bias, self._norm = weight.contiguous(), bias, norm
 
     def __call__(
         self, x: torch.Tensor, out: torch.Tensor | None = None, *, accumulate: bool = False
     ) -> torch.Tensor:
         check_sizes(self, x, out)
+        if self._norm is not None:
+            x = rms_norm(x, self._norm.weight, self._norm.eps)
         product = torch.nn.functional.linear(x, self._weight, self._bias)
         if out is None:
             return product
@@ -28,5 +31,5 @@ class DenseLinear:
         return self._weight.index_select(0, indices)
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> DenseLinear:
-    return DenseLinear(weight, bias)
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, norm: InputNorm | None) -> DenseLinear:
+    return DenseLinear(weight, bias, norm)

@@ -1,0 +1,1 @@
+"""What the CPU implementations share: Numba's set-up, and vector code that Numba's Python cannot express."""

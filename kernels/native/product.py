@@ -1,0 +1,192 @@
+"""The product of a step's activations with a packed weight: the one loop under every CPU linear layer.
+
+A weight [N, K] is packed into blocks of WIDTH rows, each block [K, WIDTH]. Activations are laid out as
+[ceil(K / DEPTH), T, ROW], so that a tile's rows stand a fixed distance apart.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import carray
+
+from .jit import jit, worker
+from .mathematics import silu, sum_of_squares
+from .team import Job, take, team
+from .vector import DEPTH, HEIGHT, ROW, WIDTH, pointer, tile
+
+STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or silu(block) * next block
+SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
+LAID_ROWS = 8  # rows laid out as one task
+AHEAD = 1024  # floats of weight fetched early
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """float32 [ceil(N / WIDTH), K, WIDTH]: blocks of the rows of `weight` [N, K], the last filled up with zeros."""
+    rows, columns = weight.shape
+    blocks = -(-rows // WIDTH)
+    packed = torch.empty((blocks, columns, WIDTH), dtype=torch.float32)
+    for block in range(blocks):
+        part = weight[block * WIDTH : (block + 1) * WIDTH]
+        packed[block, :, : len(part)] = part.t()
+        packed[block, :, len(part) :] = 0.0
+    return packed
+
+
+@jit()
+def _lay_out(x: int, norm: int, eps: float, first: int, last: int, rows: int, k: int, laid: int) -> None:
+    """Rows first:last of x, normalised if `norm` is not 0, into `laid` [chunks, rows, ROW]."""
+    for row in range(first, last):
+        source = carray(pointer(x + row * k * 4), (k,), np.float32)
+        factor = np.float32(1.0)
+        if norm != 0:
+            mean = sum_of_squares(source) / np.float32(k)
+            factor = np.float32(1.0) / np.float32(math.sqrt(mean + np.float32(eps)))
+        for start in range(0, k, DEPTH):
+            count = min(DEPTH, k - start)
+            part = carray(pointer(x + (row * k + start) * 4), (count,), np.float32)
+            target = carray(pointer(laid + (start // DEPTH * rows + row) * ROW * 4), (count,), np.float32)
+            if norm != 0:
+                weight = carray(pointer(norm + start * 4), (count,), np.float32)
+                for i in range(count):
+                    target[i] = part[i] * factor * weight[i]
+            else:
+                for i in range(count):
+                    target[i] = part[i]
+
+
+@jit()
+def _block(laid: int, first: int, height: int, rows: int, k: int, weight: int, sums: int) -> None:
+    """sums[height, WIDTH] of one block of weights with rows first:first+height."""
+    for start in range(0, k, DEPTH):
+        x = laid + (start // DEPTH * rows + first) * ROW * 4
+        w = weight + start * WIDTH * 4
+        tile(height, x, w, WIDTH, min(DEPTH, k - start), sums, 1 if start > 0 else 0, AHEAD)
+
+
+@jit()
+def _finish(sums: int, others: int, height: int, count: int, bias: int, out: int, n: int, mode: int) -> None:
+    """Writes count columns of each of a tile's rows to out, rows n floats apart."""
+    for row in range(height):
+        value = carray(pointer(sums + row * ROW * 4), (count,), np.float32)
+        target = carray(pointer(out + row * n * 4), (count,), np.float32)
+        if bias != 0:
+            offset = carray(pointer(bias), (count,), np.float32)
+            for i in range(count):
+                value[i] += offset[i]
+        if mode == GATE:
+            other = carray(pointer(others + row * ROW * 4), (count,), np.float32)
+            for i in range(count):
+                target[i] = silu(value[i]) * other[i]
+        elif mode == ADD:
+            for i in range(count):
+                target[i] += value[i]
+        else:
+            for i in range(count):
+                target[i] = value[i]
+
+
+@jit()
+def _blocks(
+    begin: int,
+    end: int,
+    laid: int,
+    rows: int,
+    k: int,
+    weight: int,
+    bias: int,
+    out: int,
+    n: int,
+    mode: int,
+    sums: int,
+) -> None:
+    """Blocks begin:end of out, all rows; with GATE each is a pair of blocks of weights."""
+    panels = -(-rows // HEIGHT)
+    base, longer = rows // panels, rows % panels
+    each = (2 if mode == GATE else 1) * k * WIDTH * 4
+    others = sums + HEIGHT * ROW * 4
+    for block in range(begin, end):
+        column = block * WIDTH
+        for panel in range(panels):
+            first = panel * base + min(panel, longer)
+            height = base + (1 if panel < longer else 0)
+            _block(laid, first, height, rows, k, weight + block * each, sums)
+            if mode == GATE:
+                _block(laid, first, height, rows, k, weight + block * each + k * WIDTH * 4, others)
+            target = out + (first * n + column) * 4
+            shift = bias + column * 4 if bias != 0 else 0
+            _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)
+
+
+@worker
+def _lay_out_work(control: int, arguments: int) -> None:
+    """Tasks are LAID_ROWS rows of x each."""
+    given = carray(pointer(arguments), (6,), np.int64)
+    x, rows, k, norm, laid = given[0], given[1], given[2], given[3], given[5]
+    eps = carray(pointer(arguments + 4 * 8), (1,), np.float64)[0]
+    first = take(control, LAID_ROWS)
+    while first < rows:
+        _lay_out(x, norm, eps, first, min(first + LAID_ROWS, rows), rows, k, laid)
+        first = take(control, LAID_ROWS)
+
+
+@worker
+def _product_work(control: int, arguments: int) -> None:
+    """Tasks are `grain` blocks of the weight each; few rows are laid out by each worker for itself."""
+    given = carray(pointer(arguments), (12,), np.int64)
+    x, rows, k, norm, laid = given[0], given[1], given[2], given[3], given[5]
+    weight, bias, out, n, mode, grain = given[6], given[7], given[8], given[9], given[10], given[11]
+    eps = carray(pointer(arguments + 4 * 8), (1,), np.float64)[0]
+    blocks = -(-n // WIDTH)
+    begin = take(control, grain)
+    if begin >= blocks:
+        return
+    sums = np.empty(2 * HEIGHT * ROW, dtype=np.float32)
+    own = np.empty(1 if rows > SHARED_ROWS else (k // DEPTH + 1) * rows * ROW, dtype=np.float32)
+    if rows <= SHARED_ROWS:
+        laid = own.ctypes.data
+        _lay_out(x, norm, eps, 0, rows, rows, k, laid)
+    while begin < blocks:
+        end = min(begin + grain, blocks)
+        _blocks(begin, end, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data)
+        begin = take(control, grain)
+
+
+_lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqq")
+
+
+class Scratch:
+    """Memory for laid-out activations, kept between calls and shared by every layer of a process."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def address(self, rows: int, k: int) -> int:
+        """Address of room for x [rows, k] laid out."""
+        needed = -(-k // DEPTH) * rows * ROW
+        if needed > self._memory.numel():
+            self._memory = torch.zeros(needed)
+        return self._memory.data_ptr()
+
+
+_SCRATCH = Scratch()
+
+
+def product(
+    x: torch.Tensor, norm: int, eps: float, weight: int, bias: int, out: torch.Tensor, mode: int
+) -> None:
+    """out [rows, n] from x [rows, k] and a packed weight; norm, weight and bias are addresses, 0 where absent.
+
+    Blocks are handed out as workers get to them, so a core that others slow down does not hold up the rest.
+    """
+    (rows, k), n = x.shape, out.shape[1]
+    if rows == 0:
+        return
+    source, laid = x.data_ptr(), 0
+    if rows > SHARED_ROWS:
+        laid = _SCRATCH.address(rows, k)
+        _lay_out_job(source, rows, k, norm, eps, laid)
+    grain = max(1, -(-n // WIDTH) // (team().size * 4))
+    _product_job(source, rows, k, norm, eps, laid, weight, bias, out.data_ptr(), n, mode, grain)

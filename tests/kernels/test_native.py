@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+
+from camshaft.kernels.native import jit, mathematics, vector
+from camshaft.kernels.native.vector import DEPTH, HEIGHT, ROW, WIDTH, tile, transpose8
+
+
+@njit
+def exp_all(x: np.ndarray, out: np.ndarray) -> None:
+    for i in range(x.shape[0]):
+        out[i] = mathematics.exp(x[i])
+
+
+@njit
+def transpose(source: int, source_row: int, target: int, target_row: int) -> None:
+    transpose8(source, source_row, target, target_row)
+
+
+def test_exp_is_within_two_units_of_the_last_place() -> None:
+    x = np.linspace(-86.9, 87.9, 200_001, dtype=np.float32)
+    out = np.empty_like(x)
+    exp_all(x, out)
+    expected = np.exp(x.astype(np.float64))
+    assert np.max(np.abs(out - expected) / np.spacing(expected.astype(np.float32))) < 2.0
+
+
+def test_exp_at_its_edges() -> None:
+    x = np.array([0.0, -0.0, -1e30, -np.inf], dtype=np.float32)
+    out = np.empty_like(x)
+    exp_all(x, out)
+    assert out[0] == 1.0
+    assert out[1] == 1.0
+    assert np.all((out[2:] >= 0) & (out[2:] < 1e-37))
+
+
+def test_exp_has_the_same_bits_alone_and_in_a_vector() -> None:
+    x = np.random.default_rng(0).normal(size=1000, scale=20).astype(np.float32)
+    whole, alone = np.empty_like(x), np.empty_like(x)
+    exp_all(x, whole)
+    for i in range(len(x)):
+        exp_all(x[i : i + 1], alone[i : i + 1])
+    assert np.array_equal(whole, alone)
+
+
+@pytest.mark.parametrize("rows", range(1, HEIGHT + 1))
+def test_tile_adds_in_the_order_of_k(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    k = DEPTH if rows % 2 else 7
+    x = rng.normal(size=(rows, ROW)).astype(np.float32)
+    w = rng.normal(size=(k, WIDTH)).astype(np.float32)
+    acc = rng.normal(size=(rows, ROW)).astype(np.float32)
+    untouched = acc[:, WIDTH:].copy()
+    for chain in (0, 1):
+        expected = acc[:, :WIDTH].copy() if chain else np.zeros((rows, WIDTH), dtype=np.float32)
+        for i in range(k):  # float64 holds a product of two float32 exactly: one rounding, as in a fused step
+            expected = (x[:, i : i + 1].astype(np.float64) * w[i] + expected).astype(np.float32)
+        tile(rows, x.ctypes.data, w.ctypes.data, WIDTH, k, acc.ctypes.data, chain, 0)
+        np.testing.assert_allclose(acc[:, :WIDTH], expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(acc[:, WIDTH:], untouched)
+
+
+def test_transpose() -> None:
+    source = np.arange(8 * 11, dtype=np.float32).reshape(8, 11)
+    target = np.zeros((8, 13), dtype=np.float32)
+    transpose(source.ctypes.data, 11, target.ctypes.data, 13)
+    assert np.array_equal(target[:, :8], source[:, :8].T)
+    assert not target[:, 8:].any()
+
+
+def test_numba_brings_no_second_openmp_library() -> None:
+    torch.randn(64, 64) @ torch.randn(64, 64)
+    test_tile_adds_in_the_order_of_k(1)
+    with open("/proc/self/maps") as maps:
+        found = {line.split()[-1] for line in maps if "libgomp" in line or "libiomp" in line}
+    assert len(found) <= 1, found
+
+
+def test_machine_code_is_kept_in_the_cache_folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMSHAFT_CACHE", str(tmp_path))
+    jit.cache_folder.cache_clear()
+    try:
+        folder = jit.cache_folder()
+        assert folder is not None
+        assert folder.parent == tmp_path / "numba"
+
+        @jit.jit()
+        def double(x: int) -> int:
+            return 2 * x
+
+        assert double(4) == 8
+        assert list(folder.rglob("*double*.nbc"))
+    finally:
+        jit.cache_folder.cache_clear()
+
+
+def test_without_a_writable_folder_functions_still_compile(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CAMSHAFT_CACHE", str(tmp_path / "file"))
+    jit.cache_folder.cache_clear()
+    try:
+        assert jit.cache_folder() is None
+
+        @jit.jit()
+        def triple(x: int) -> int:
+            return 3 * x
+
+        assert triple(5) == 15
+    finally:
+        jit.cache_folder.cache_clear()
+
+
+def test_lanes_are_those_of_the_host() -> None:
+    assert vector.LANES in (8, 16)
+    assert vector.DEPTH <= vector.ROW
