@@ -64,6 +64,7 @@ def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
         if evidence or whole or (kind is not None and name in _BY_TYPE):
             facts.setdefault(name, evidence)
     _sliding_window(facts, whole)
+    _context(facts)
     return facts
 
 
@@ -109,6 +110,28 @@ def _sliding_window(facts: dict[str, Any], whole: bool) -> None:
         facts.setdefault("has_sliding_window", True)
     elif whole or "sliding_window" in facts:
         facts.setdefault("has_sliding_window", False)
+
+
+# transformers' names for the context length, in the order vLLM tries them (config/model.py, _get_and_verify_max_len).
+_CONTEXT_KEYS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "max_seq_length",
+    "seq_len",
+)  # fmt: skip
+_UNSCALED_ROPE = {"default", "su", "longrope", "llama3", "mrope", "linear_default"}
+
+
+def _context(facts: dict[str, Any]) -> None:
+    """The longest context a release derives from the config: the smallest length named, times the rope's factor."""
+    lengths = [facts[key] for key in _CONTEXT_KEYS if isinstance(facts.get(key), int)]
+    if not lengths or "derived_max_model_len" in facts:
+        return
+    length = min(lengths)
+    rope = facts.get("rope_scaling") or facts.get("rope_parameters") or {}
+    kind = rope.get("rope_type") or rope.get("type") if isinstance(rope, Mapping) else None
+    if kind and kind not in _UNSCALED_ROPE and isinstance(rope.get("factor"), (int, float)):
+        original = rope.get("original_max_position_embeddings") if kind == "yarn" else None
+        length = int((original or length) * rope["factor"])
+    facts["derived_max_model_len"] = length
 
 
 def _drop_none(facts: dict[str, Any], key: str) -> None:

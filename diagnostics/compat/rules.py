@@ -177,14 +177,17 @@ class Scope:
     """Resolves the names in conditions for one configuration at one release.
 
     ``given.x`` is what the user gave or null; ``env.X``, ``model.x`` and ``device.x`` are facts, and ``backend.x``
-    one of the attention backend in use, which only a person can tell; a term of the rule set is computed; anything
-    else is a flag's effective value (``speculative_config.method`` reads JSON).
+    one of the attention backend in use, which only a person can tell; ``memory.x`` is the start-up memory in GiB; a
+    term of the rule set is computed; anything else is a flag's effective value (``speculative_config.method`` reads
+    JSON).
     """
 
     def __init__(self, rule_set: RuleSet, version: object, facts: Facts) -> None:
         self._terms = rule_set.terms
         self._defaults = rule_set.defaults
-        self._key = release_key(str(version))
+        self._version = str(version)
+        self._key = release_key(self._version)
+        self._startup: dict[str, Any] | Unknown | None = None
         self._facts = facts
         self._model = model_facts(facts.model)
         self._known: dict[str, Any] = {}
@@ -205,6 +208,8 @@ class Scope:
             return self._model.get(rest, conditions.unknown(name))
         if space == "device":
             return self._device(rest)
+        if space == "memory":
+            return self._memory(rest)
         if space == "backend":
             return self._model.get(name, conditions.unknown(name))
         if name == "usage":
@@ -216,6 +221,13 @@ class Scope:
     def _device(self, attribute: str) -> Any:
         device = self._facts.device
         return conditions.unknown("device") if device is None else getattr(device, attribute)
+
+    def _memory(self, name: str) -> Any:
+        if self._startup is None:
+            from .memory_rules import startup_memory
+
+            self._startup = startup_memory(self._version, self, self._model)
+        return self._startup if isinstance(self._startup, Unknown) else self._startup[name]
 
     def value_of(self, ranges: list[TermRange]) -> Any:
         """The value of the range that holds at this release, null where none does."""
@@ -309,8 +321,8 @@ def _shown(name: str, scope: Callable[[str], Any]) -> str:
     value = scope(name)
     if isinstance(value, Unknown):
         return name
-    if isinstance(value, float) and value == int(value) and abs(value) >= 100:
-        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return str(value)
 
 

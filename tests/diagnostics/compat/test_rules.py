@@ -73,7 +73,7 @@ def test_every_name_in_a_condition_means_something() -> None:
     """A misspelt name would be null for ever, and its rule silent."""
     words = rulepack.words("vllm", "terms").keys() | rulepack.words("vllm", "defaults").keys() | {"usage"}
     flags = {flag.dest for text in RELEASES for flag in load("vllm", parse(text)).flags.values()}
-    spaces = {"env", "model", "device", "backend"}
+    spaces = {"env", "model", "device", "backend", "memory"}
     conditions = [source.rule.when for source in SOURCES]
     conditions += [where.when for source in SOURCES for where in source.rule.versions if where.when]
     for kind in ("terms", "defaults"):
