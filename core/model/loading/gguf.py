@@ -71,6 +71,9 @@ def architecture(reader: GGUFReader, file: Path) -> str:
             f"{file}: GGUF architecture {arch!r} is not supported (supported: {known}); "
             f"use the model's safetensors instead"
         )
+    parts = field(reader, "split.count", 0)
+    if parts > 1:
+        raise ModelError(f"{file}: is one of {parts} parts; join them first (llama.cpp: gguf-split --merge)")
     if field(reader, f"{arch}.expert_count", 0):
         raise ModelError(
             f"{file}: mixture-of-experts GGUF is not supported; use the model's safetensors instead"

@@ -96,7 +96,11 @@ def _byte_level(reader: GGUFReader, file: Path, tokens: list[str]) -> tuple[Toke
         raise ModelError(f"{file}: pre-tokenizer {pre!r} is not supported (supported: {known})")
     merges = [_pair(merge, file) for merge in field(reader, "tokenizer.ggml.merges", [])]
     vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(BPE(vocab=vocab, merges=merges, ignore_merges=split.ignore_merges))
+    try:
+        model = BPE(vocab=vocab, merges=merges, ignore_merges=split.ignore_merges)
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{file}: its tokenizer is unusable: {error}") from error
+    tokenizer = Tokenizer(model)
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if split.digits else []
     if split.pattern is not None:
         steps.append(pre_tokenizers.Split(Regex(split.pattern), "isolated"))
