@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..policies.base import PolicyError
 from ..policies.registry import PolicyFile, load_policy
-from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, require_machine, resolve
+from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, find_shape, require_machine, resolve
 from .engine import Engine
 from .errors import ConfigError, ModelError
 from .shape import ModelShape, read_shape
@@ -36,8 +36,10 @@ def settle(loaded: LoadedConfig, progress: Callable[[str], None] | None = None) 
 
     if not loaded.config.model:
         raise ConfigError("no model: name one in the configuration (`model:`) or on the command line")
+    hardware = find_hardware(loaded.config.device)
+    require_machine(resolve(loaded, hardware, find_shape(loaded.config.model)))  # before anything is fetched
     folder = locate(loaded.config.model)
-    resolved = resolve(loaded, find_hardware(loaded.config.device), _shape(folder))
+    resolved = resolve(loaded, hardware, _shape(folder))
     require_machine(resolved)
     return resolved
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CamshaftError, CapacityError, ConfigError
-from ..shape import ModelShape, read_shape
+from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
+from ..places import read_yaml
+from ..shape import ModelShape, read_shape, shape_from_config
 from .hardware import Hardware, find_cpu, find_hardware
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
@@ -17,31 +18,47 @@ if TYPE_CHECKING:
     from ..memory import MemoryBudget
 
 GIB = 1 << 30
+_SHEETS = Path(__file__).resolve().parents[2] / "presets" / "models"
 
 
 def find_shape(model: str) -> ModelShape | None:
-    """The shape of a model that is on this machine, without loading it; None where it is not here yet.
+    """The shape of a model that is on this machine or has a sheet, without loading or fetching it.
 
-    Raises ModelError where its `config.json` is here and unusable.
+    None where neither is so, or its `config.json` is of a kind that only transformers reads.
     """
+    try:
+        folder = _local_folder(model)
+        return read_shape(folder) if folder is not None else _from_sheet(model)
+    except ModelError:
+        return None
+
+
+def _local_folder(model: str) -> Path | None:
+    """The folder with the model's `config.json`, as a path, a demo model or in the hub's cache."""
     path = Path(model).expanduser()
-    if path.is_dir() and (path / "config.json").is_file():
-        return read_shape(path)
+    if (path / "config.json").is_file():
+        return path
     from ..model.loading.demo import demo_models, folder_of
 
     demo = demo_models().get(model.lower())
     if demo is not None:
         folder = folder_of(demo)
-        return read_shape(folder) if (folder / "config.json").is_file() else None
-    return _from_hub_cache(model)
-
-
-def _from_hub_cache(model: str) -> ModelShape | None:
-    """A hub model's shape from the local cache, where `huggingface_hub` would find it."""
+        return folder if (folder / "config.json").is_file() else None
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    folder = home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = sorted(folder.glob("*/config.json"))
-    return read_shape(found[-1].parent) if found else None
+    snapshots = home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
+    found = sorted(snapshots.glob("*/config.json"))
+    return found[-1].parent if found else None
+
+
+def _from_sheet(model: str) -> ModelShape | None:
+    """A model's shape from the sheet that names it: by its file's name, its hub id or the id without owner."""
+    wanted = {model.lower(), model.lower().rpartition("/")[2]}
+    for file in sorted(_SHEETS.glob("*.yaml")):
+        sheet = read_yaml(file).value
+        names = {file.stem, *(str(alias).lower() for alias in sheet.get("aliases", ()))}
+        if wanted & (names | {name.rpartition("/")[2] for name in names}):
+            return shape_from_config(sheet["config"], name=model)
+    return None
 
 
 def require_machine(resolved: Resolved) -> MemoryBudget | None:

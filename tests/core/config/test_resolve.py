@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from camshaft.core.config import (
     ServeConfig,
     find_cpu,
     find_hardware,
+    find_shape,
     load_config,
     preset_names,
     presets_for,
@@ -194,6 +196,20 @@ def test_a_cache_of_a_given_size_must_hold_a_request_and_fit_the_memory() -> Non
     large = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="40G")
     with pytest.raises(CapacityError, match=r"need .* are free: .* are missing. Lower kv_cache_memory_bytes"):
         require_machine(large)
+
+
+def test_a_model_is_judged_by_its_sheet_before_it_is_fetched() -> None:
+    shape = find_shape("meta-llama/Llama-3.3-70B-Instruct") or find_shape("llama-3.3-70b")
+    assert shape is not None
+    assert shape.num_layers == 80
+    with pytest.raises(CapacityError, match="weights 131"):
+        require_machine(resolved(H100, shape))
+    assert find_shape("nobody/has-this-model") is None
+
+
+def test_an_unreadable_model_is_of_unknown_shape(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert find_shape(str(tmp_path)) is None
 
 
 def test_an_unknown_shape_leaves_the_memory_question_open() -> None:
