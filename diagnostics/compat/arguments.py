@@ -64,7 +64,7 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
     """The arguments in the order in which the release parses them: settings file first, then the command."""
     built = Arguments()
     for entry in configuration.entries:
-        _entry(entry, table, dialect, built, chart=configuration.chart)
+        _entry(entry, table, dialect, built, configuration.chart or dialect.yaml_false == "typed")
     built.traps += [Trap("duplicate_key", entry.key, entry) for entry in configuration.duplicates]
     words = _without_config(configuration, built)
     built.arguments += [Argument(word.text, (word,), word.opaque) for word in words]
@@ -76,7 +76,7 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
 def _without_config(configuration: Configuration, built: Arguments) -> list[Word]:
     """The command's words without `--config FILE`, whose keys stand in the entries."""
     if configuration.engine != "vllm":
-        return configuration.words
+        return _own_words(configuration.words)
     words: list[Word] = []
     skip = False
     for word in configuration.words:
@@ -91,12 +91,31 @@ def _without_config(configuration: Configuration, built: Arguments) -> list[Word
     return words
 
 
-def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, chart: bool) -> None:
-    """What the settings file's loader makes of one key."""
+def _own_words(words: list[Word]) -> list[Word]:
+    """`engine serve`'s words: `--set key=value` as `--key=value`, and without what is no setting."""
+    found: list[Word] = []
+    skip = False
+    for index, word in enumerate(words):
+        if skip:
+            skip = False
+        elif word.text == "--set" and index + 1 < len(words):
+            found.append(msgspec.structs.replace(words[index + 1], text="--" + words[index + 1].text))
+            skip = True
+        elif word.text == "--config":
+            skip = True
+        elif word.text != "--skip-flag-check":
+            found.append(word)
+    return found
+
+
+def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, typed: bool) -> None:
+    """What the settings file's loader makes of one key; `typed` loaders take values as YAML reads them."""
     name = "--" + entry.key
     value = entry.value
     if isinstance(value, bool):
-        _boolean(entry, value, table, dialect, built, chart)
+        _boolean(entry, value, table, dialect, built, typed)
+        return
+    if value is None and typed:
         return
     texts: list[str]
     if isinstance(value, list) and dialect.yaml_list == "words":
@@ -104,7 +123,7 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, chart
             built.traps.append(Trap("empty_list", name, entry))
             return
         texts = [str(item) for item in value]
-    elif isinstance(value, dict) and (chart or dialect.yaml_mapping == "json"):
+    elif isinstance(value, dict) and (typed or dialect.yaml_mapping == "json"):
         texts = [json.dumps(value, default=str)]
     else:
         if isinstance(value, (dict, list)):
@@ -117,11 +136,11 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, chart
 
 
 def _boolean(
-    entry: Entry, value: bool, table: Table, dialect: Dialect, built: Arguments, chart: bool
+    entry: Entry, value: bool, table: Table, dialect: Dialect, built: Arguments, typed: bool
 ) -> None:
     name = "--" + entry.key
     flag = table.find(name)
-    literal = dialect.yaml_false == "literal" and not chart
+    literal = dialect.yaml_false == "literal" and not typed
     if dialect.yaml_false == "store_boolean" and flag is not None and flag.kind == "store_boolean":
         literal = entry.key == flag.dest
     if literal:
@@ -132,13 +151,13 @@ def _boolean(
     if value:
         built.arguments.append(Argument(name, (entry,)))
         return
-    negative = "--no-" + (entry.key.replace("_", "-") if chart else entry.key)
+    negative = "--no-" + (entry.key.replace("_", "-") if typed else entry.key)
     exact = flag is not None and negative in flag.negatives
-    if exact and (chart or dialect.yaml_false == "negated"):
+    if exact and (typed or dialect.yaml_false == "negated"):
         built.arguments.append(Argument(negative, (entry,)))
-        if not chart:
+        if not typed:
             built.traps.append(Trap("false_honoured", name, entry))
-    elif not chart:
+    elif not typed:
         built.traps.append(Trap("false_dropped", name, entry))
 
 

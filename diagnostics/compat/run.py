@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from . import history
+from . import table
 from .check import check
 from .devices import Device, find_device
 from .findings import Result
@@ -49,7 +49,7 @@ def check_all(
     """One result for each configuration and target, in that order."""
     results: list[Result] = []
     for configuration in configurations:
-        name = engine or guess_engine(configuration)
+        name = engine or guess_engine(configuration, [*targets, *([start] if start else [])])
         origin, notes = _start(name, start, configuration)
         for text in targets or [None]:
             target, note = resolve(name, text)
@@ -77,18 +77,29 @@ def _start(engine: str, text: str | None, configuration: Configuration) -> tuple
     return version, [f"comes from {version}, by the tag of its image"]
 
 
-def guess_engine(configuration: Configuration) -> str:
-    """This engine when the command says so, or when the keys are its own and not vLLM's; vLLM otherwise."""
+def guess_engine(configuration: Configuration, releases: Sequence[str] = ()) -> str:
+    """Whose configuration it is: as its command says; by the `releases` named, if only one engine has them; by the keys.
+
+    A settings file is this engine's when it has every key and vLLM's newest release has not.
+    """
     if configuration.engine != "vllm" or configuration.words or not configuration.entries:
         return configuration.engine
+    keys = ["--" + entry.key.replace("_", "-") for entry in configuration.entries]
     try:
-        if not versions("camshaft"):
-            return "vllm"
-        keys = ["--" + entry.key.replace("_", "-") for entry in configuration.entries]
-        own = history.options("camshaft")
-        other = history.options("vllm")
-    except UnknownVersion:
+        own = table.load("camshaft", versions("camshaft")[-1])
+        other = table.load("vllm", versions("vllm")[-1])
+    except (UnknownVersion, IndexError):
         return "vllm"
-    ours = sum(own.name(key) is not None for key in keys)
-    theirs = sum(other.name(key) is not None for key in keys)
-    return "camshaft" if ours > theirs else "vllm"
+    if releases:
+        return "camshaft" if all(_has("camshaft", r) and not _has("vllm", r) for r in releases) else "vllm"
+    ours = all(own.find(key) is not None for key in keys)
+    theirs = all(other.find(key) is not None for key in keys)
+    return "camshaft" if ours and not theirs else "vllm"
+
+
+def _has(engine: str, release: str) -> bool:
+    try:
+        resolve(engine, release)
+    except UnknownVersion:
+        return False
+    return True

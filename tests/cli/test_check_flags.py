@@ -157,3 +157,24 @@ def test_pages_are_written_for_every_code(tmp_path: Path) -> None:
     run("--write-pages", str(tmp_path / "pages"))
     names = {path.stem for path in (tmp_path / "pages").glob("*.md")}
     assert names == {*all_codes(), "index"}
+
+
+def test_this_engines_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("model: m\nmax_num_seqs: 4\nenable_prefix_caching: false\nmax_model_len: null\n")
+    assert run(str(path), "--engine", "camshaft").exit_code == 0
+    path.write_text("model: m\nmax_num_sequences: 4\n")
+    result = run(str(path), "--engine", "camshaft", "--format", "json")
+    (finding,) = json.loads(result.stdout)["results"][0]["findings"]
+    assert (finding["code"], finding["place"]["line"]) == ("FL-01", 2)
+    assert "--max-num-seqs" in finding["fix"]
+
+
+def test_whose_file_it_is_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("model: m\npolicy: continuous\nkv_cache_memory_bytes: 1G\n")
+    assert json.loads(run(str(path), "--format", "json").stdout)["results"][0]["engine"] == "camshaft"
+    assert (
+        json.loads(run(str(path), "--to", "0.18.0", "--format", "json").stdout)["results"][0]["engine"]
+        == "vllm"
+    )

@@ -135,20 +135,22 @@ def _service_lines(text: str) -> str:
 
 def _with_settings_file(configuration: Configuration, folder: Path) -> Configuration:
     """Read the file a command names with `--config FILE`; note it when it cannot be read."""
-    if configuration.engine != "vllm":
-        return configuration
     words = configuration.words
     for index, word in enumerate(words[:-1]):
         if word.text != "--config":
             continue
         value = words[index + 1]
         path = folder / value.text
+        if configuration.engine != "vllm" and not path.is_file():
+            continue  # the name of a preset
         try:
             if value.opaque or path.stat().st_size > MAX_BYTES:
                 raise OSError
             text = path.read_text(encoding="utf-8-sig")
             tree = Tree(Source(str(path), text))
-            settings = read_settings(tree, tree.documents[0], "vllm") if tree.documents else None
+            settings = (
+                read_settings(tree, tree.documents[0], configuration.engine) if tree.documents else None
+            )
         except (OSError, UnicodeDecodeError):
             configuration.unread = (*configuration.unread, value.text)
             continue

@@ -46,10 +46,10 @@ PLACES = st.sampled_from(["a.yaml", "a.sh", "a.txt", "Dockerfile", "a.service", 
 RELEASE = st.sampled_from(RELEASES)
 
 
-def judge(text: str, name: str, start: str | None, target: str) -> None:
+def judge(text: str, name: str, start: str | None, target: str | None, engine: str = "vllm") -> None:
     with contextlib.suppress(CamshaftError):
-        configurations = read_text(text, name)
-        results = check_all(configurations, start=start, targets=[target])
+        configurations = read_text(text, name, None, engine)
+        results = check_all(configurations, engine=engine, start=start, targets=[target] if target else [])
         for form in FORMATS:
             assert isinstance(render(form, results), str)
         for configuration, result in zip(configurations, results, strict=True):
@@ -74,7 +74,9 @@ def test_command_lines(words: list[str], target: str, start: str | None) -> None
 def test_settings_files(keys: dict[str, object], target: str, start: str | None) -> None:
     import yaml
 
-    judge(yaml.safe_dump(keys, allow_unicode=True), "a.yaml", start, target)
+    text = yaml.safe_dump(keys, allow_unicode=True)
+    judge(text, "a.yaml", start, target)
+    judge(text, "a.yaml", None, None, "camshaft")
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -198,6 +198,16 @@ def test_command_reads_the_settings_file_it_names(tmp_path: Path) -> None:
     assert found.unread == ("gone.yaml",)
 
 
+def test_this_engines_command_reads_its_file_and_overrides(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("max_num_seqs: 8\n")
+    (tmp_path / "run.sh").write_text("engine serve --config own.yaml --set max_model_len=4k --port 90\n")
+    (found,) = read_path(tmp_path / "run.sh")
+    assert found.engine == "camshaft"
+    assert [(entry.key, entry.value) for entry in found.entries] == [("max_num_seqs", 8)]
+    (preset,) = read_command("engine serve --config cpu-demo")
+    assert preset.unread == ()
+
+
 def test_systemd_unit() -> None:
     found = one(
         "[Service]\nEnvironment=VLLM_USE_V1=0\nExecStart=/opt/vllm/bin/vllm serve m \\\n  --swap-space 4\n",
