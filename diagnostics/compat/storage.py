@@ -150,7 +150,6 @@ def save(directory: Path, order: list[str], tables: Tables) -> None:
     }
     of_environment = _lines(order, {v: _places(tables[v][1], "evidence") for v in order}, files)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "versions.json").write_bytes(msgspec.json.encode(order) + b"\n")
     _write(
         directory / "flags.json",
         {
@@ -161,6 +160,7 @@ def save(directory: Path, order: list[str], tables: Tables) -> None:
         },
     )
     _write(directory / "evidence.json", {"files": files, "flags": evidence, "environment": of_environment})
+    _replace(directory / "versions.json", _text(order) + "\n")
 
 
 def _plain(record: Record) -> Record:
@@ -217,7 +217,14 @@ def _split(place: str) -> tuple[str, int]:
 def _write(path: Path, sections: Mapping[str, Any]) -> None:
     """JSON with one entry a line in each mapping, two levels deep where the entries are mappings themselves."""
     parts = [f"{_text(name)}:{_section(value)}" for name, value in sections.items()]
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    _replace(path, "{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a file in place whole, or not at all."""
+    beside = path.with_suffix(".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 def _section(value: Any) -> str:

@@ -112,3 +112,22 @@ def test_harvest_from_a_folder_stores_nothing_on_a_dry_run(tmp_path: Path) -> No
 
 def test_harvest_of_this_engine_is_current() -> None:
     assert "not stored" in run("harvest", "--engine", "camshaft", "--dry-run")
+
+
+def test_rules_lists_what_a_release_refuses_or_overrides() -> None:
+    found = json.loads(run("rules", "0.18.0", "--format", "json"))
+    assert found["version"] == "0.18.0"
+    assert len(found["rules"]) > 100
+    for rule in found["rules"]:
+        assert rule["severity"] in {"error", "warning", "info"}
+        assert "vllm/" in rule["evidence"]
+    assert run("rules", "0.18.0").count("\n") == len(found["rules"]) + 1
+
+
+def test_verify_reports_on_every_rule_of_a_source_tree(tmp_path: Path) -> None:
+    (tmp_path / "vllm" / "engine").mkdir(parents=True)
+    (tmp_path / "vllm" / "engine" / "arg_utils.py").write_text("x = 1\n")
+    text = run("verify", "0.33.0", "--source", str(tmp_path))
+    assert "vanished: 0" not in text
+    report = json.loads(run("verify", "0.33.0", "--source", str(tmp_path), "--format", "json"))
+    assert {verdict["status"] for verdict in report["verdicts"]} == {"vanished"}
