@@ -60,7 +60,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option(
     "--vocab-size",
-    type=click.IntRange(min=512),
+    type=click.IntRange(min=2),
     default=32_000,
     show_default=True,
     help="Token ids sent to a URL stay below it.",

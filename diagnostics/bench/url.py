@@ -150,7 +150,8 @@ def drive_url(
 ) -> UrlRun:
     """Plays a workload against a server until every request has ended; failures are counted, not raised.
 
-    Raises EvidenceError where the server cannot be reached at all, or lists no model.
+    Raises EvidenceError where the server cannot be reached at all, lists no model, or answers no request of
+    the warm-up.
     """
     return asyncio.run(_drive(target, workload, progress, seed, warmup))
 
@@ -166,8 +167,17 @@ async def _drive(
     async with httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout, trust_env=False) as client:
         model = target.model or await _first_model(client, target)
         if warmup:
-            await _Driver(client, target, model, _small(workload, warmup), None, seed ^ 0x3A7).run()
+            _require_one(
+                await _Driver(client, target, model, _small(workload, warmup), None, seed ^ 0x3A7).run()
+            )
         return await _Driver(client, target, model, workload, progress, seed).run()
+
+
+def _require_one(run: UrlRun) -> None:
+    """Raises EvidenceError where no request of the warm-up got an answer: the load would only fail too."""
+    if all(record.error is not None for record in run.records):
+        told = "; ".join(f"{kind}: {message}" for kind, message in run.samples.items())
+        raise EvidenceError(f"every request of the warm-up failed: {told}")
 
 
 def _small(workload: Workload, requests: int) -> Workload:

@@ -179,6 +179,13 @@ def test_a_warm_up_is_asked_first_and_not_counted(server: Server) -> None:
     assert run.result().requests == 6
 
 
+def test_a_server_that_answers_no_warm_up_is_not_measured(server: Server) -> None:
+    server.behaviours = {0: "full", 1: "error"}
+    with pytest.raises(EvidenceError, match=r"every request of the warm-up failed: .*the queue is full"):
+        drive_url(Target(url=server.url), load(), warmup=2)
+    assert len(server.bodies) == 2
+
+
 def test_no_server_and_no_model_are_told(server: Server) -> None:
     with pytest.raises(EvidenceError, match="no server answers"):
         drive_url(Target(url="http://127.0.0.1:9"), load())
