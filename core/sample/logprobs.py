@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ..schedule.plan import TokenLogprobs
-from .ops import largest_ids
+from .ops import count_greater, largest_ids
+from .temperature import weight_sums
 
 
 @torch.inference_mode()
@@ -21,8 +22,10 @@ def token_logprobs(
     """
     counts = [alternatives] * len(logits) if isinstance(alternatives, int) else list(alternatives)
     own = logits.gather(1, tokens[:, None].to(torch.int64))
-    log_sum = logits.logsumexp(-1, keepdim=True)
-    ranks = ((logits > own).sum(-1) + 1).tolist()
+    peak = logits.amax(-1)
+    rows = torch.arange(len(logits), device=logits.device)
+    log_sum = weight_sums(logits, rows, peak, torch.ones_like(peak)).log_()[:, None] + peak[:, None]
+    ranks = (count_greater(logits, own[:, 0]) + 1).tolist()
     best = largest_ids(logits, max(counts, default=0))
     values = (torch.cat([own, logits.gather(1, best)], dim=1) - log_sum).tolist()
     return [

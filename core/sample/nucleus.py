@@ -1,8 +1,8 @@
 """Rows with top-k, top-p or min-p: cut and draw among a row's most likely tokens.
 
-The cut is looked for among the 256 largest logits; rows it does not fall into are sorted whole. Either way
-the draw walks the same list, most likely first and equal logits by index, so the token does not depend on
-which way was taken.
+The cut is looked for among the 256 largest logits, then among the 4,096 largest, and only then in the whole
+row sorted. The draw always walks the same list, most likely first and equal logits by index, so the token
+does not depend on how far the search went.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from . import min_p, top_k, top_p
 from .draw import pick
 from .ops import largest, nth_equal
+from .temperature import weight_sums
+from .temperature import weights as weights_of
 
-HEAD = 256
+HEADS = (256, 4096)
 
 
 @dataclass(slots=True)
@@ -33,16 +35,19 @@ class Filters:
 
 def draw_filtered(logits: torch.Tensor, filters: Filters, uniform: torch.Tensor) -> torch.Tensor:
     """int64 [m]: a token of each row of float32 [m, vocab], drawn from what its filters leave."""
-    head = largest(logits, HEAD)
-    total = _total(logits, head[:, 0], filters)
-    rank, decided = _cut_and_pick(head, total, filters, uniform, logits.shape[1])
-    tokens = _token_of_rank(logits, head, rank)
-    if not bool(decided.all()):
-        rest = torch.nonzero(~decided)[:, 0]
-        rows = logits[rest]
-        ordered = largest(rows, logits.shape[1])
-        rank, _ = _cut_and_pick(ordered, total[rest], filters.take(rest), uniform[rest], logits.shape[1])
-        tokens[rest] = _token_of_rank(rows, ordered, rank)
+    vocab = logits.shape[1]
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    pending = torch.arange(len(logits), device=logits.device)
+    total = None
+    for count in (*(n for n in HEADS if n < vocab), vocab):
+        rows = logits if len(pending) == len(logits) else logits[pending]
+        ordered, held = largest(rows, count), filters.take(pending)
+        total = _total(rows, ordered[:, 0], held) if total is None else total
+        rank, decided = _cut_and_pick(ordered, total, held, uniform[pending], count == vocab)
+        tokens[pending] = _token_of_rank(rows, ordered, rank)
+        pending, total = pending[~decided], total[~decided]
+        if not len(pending):
+            break
     return tokens
 
 
@@ -51,25 +56,23 @@ def _total(logits: torch.Tensor, peak: torch.Tensor, filters: Filters) -> torch.
     total = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     alone = torch.nonzero((filters.top_p < 1.0) & (filters.top_k <= 0) & (filters.min_p <= 0.0))[:, 0]
     if len(alone):
-        spread = (logits[alone] - peak[alone, None]).div_(filters.temperature[alone, None]).exp_()
-        total[alone] = spread.sum(-1, dtype=torch.float64)
+        total[alone] = weight_sums(logits, alone, peak, filters.temperature)
     return total
 
 
 def _cut_and_pick(
-    ordered: torch.Tensor, total: torch.Tensor, filters: Filters, uniform: torch.Tensor, vocab: int
+    ordered: torch.Tensor, total: torch.Tensor, filters: Filters, uniform: torch.Tensor, whole: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(int64 [m] rank drawn, bool [m] whether `ordered`, the largest logits, was enough to decide it)."""
-    weights = ((ordered - ordered[:, :1]) / filters.temperature[:, None]).exp_().double()
+    weights = weights_of(ordered.clone(), ordered[:, 0], filters.temperature)
     kept = top_k.keep(weights, filters.top_k) & min_p.keep(weights, filters.min_p)
-    whole = ordered.shape[1] == vocab
     cut = (kept.sum(-1) < ordered.shape[1]) | whole
-    cumulative = (weights * kept).cumsum(-1)
+    cumulative = (weights * kept).cumsum(-1, dtype=torch.float64)
     # What the first two filters leave is known if they cut within the list, or do not cut at all.
     mass = torch.where(cut, cumulative[:, -1], total)
     kept &= top_p.keep(cumulative, weights, mass, filters.top_p)
     decided = cut | ((total > 0.0) & (kept.sum(-1) < ordered.shape[1]))
-    rank, _ = pick((weights * kept).cumsum(-1), uniform)
+    rank, _ = pick((weights * kept).cumsum(-1, dtype=torch.float64), uniform)
     return rank, decided
 
 

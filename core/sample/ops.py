@@ -41,6 +41,13 @@ def largest_ids(logits: torch.Tensor, count: int) -> torch.Tensor:
     return torch.from_numpy(np.take_along_axis(ids, order, axis=-1))
 
 
+def count_greater(logits: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """int64 [m]: how many elements of each row exceed `values` [m]."""
+    if logits.device.type != "cpu":
+        return (logits > values[:, None]).sum(-1)
+    return torch.from_numpy(np.count_nonzero(logits.numpy() > values.numpy()[:, None], axis=-1))
+
+
 def nth_equal(logits: torch.Tensor, values: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
     """int64 [m]: the index of the `nth` (from 0) element of each row that equals `values` [m] exactly."""
     if logits.device.type != "cpu":
