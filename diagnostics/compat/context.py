@@ -72,9 +72,7 @@ class Context:
     @cached_property
     def parsed(self) -> Parsed:
         """What the target's parser makes of them."""
-        return Parser(self.table, self._former_arity, self.dialect.json_pairs == "yes").parse(
-            self.arguments.arguments
-        )
+        return Parser(self.table, self._former_arity, self.dialect).parse(self.arguments.arguments)
 
     def _former_arity(self, spelled: str) -> int | None:
         """How many words an option of another release took."""

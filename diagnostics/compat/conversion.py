@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from .dialect import Dialect
 from .table import Flag
 
 DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -22,16 +24,15 @@ class BadValue(Exception):
         self.choices = choices
 
 
-def convert(flag: Flag, texts: list[str], negative: bool = False, json_pairs: bool = False) -> Any:
-    """The parsed value of an option. Raises BadValue with the reason when the release would refuse it.
-
-    `json_pairs`: the release's JSON options also take `key=1,other=2`.
-    """
-    pairs = flag.parse == "key_values" or (
-        json_pairs and "json" in flag.type and texts and not texts[0].startswith("{")
-    )
-    if pairs and texts and not (flag.optional and texts[0] in ("", "None")):
-        return _key_values(texts[0])
+def convert(flag: Flag, texts: list[str], negative: bool = False, dialect: Dialect | None = None) -> Any:
+    """The parsed value of an option. Raises BadValue with the reason when the release would refuse it."""
+    how = dialect or Dialect()
+    if texts and not (flag.optional and texts[0] in ("", "None")):
+        pairs = how.json_pairs == "yes" and "json" in flag.type and "=" in texts[0] and texts[0][:1] != "{"
+        if flag.parse == "key_values" or pairs:
+            return _key_values(texts[0])
+        if flag.name == "--compilation-config" and how.compilation == "python":
+            return _python_literal(texts[0])
     if flag.kind in ("store_true", "boolean_optional"):
         return not negative
     if flag.kind == "store_false":
@@ -146,6 +147,18 @@ def _key_values(text: str) -> dict[str, int]:
             raise BadValue(f"{_shortened(text)!r} is not of the form key=number,key=number")
         found[name.strip().lower()] = _int(value.strip())
     return found
+
+
+def _python_literal(text: str) -> Any:
+    """A dictionary as Python writes it, or a level (vLLM's CompilationConfig.from_cli until 0.8.5)."""
+    if text in ("0", "1", "2", "3"):
+        return {"level": int(text)}
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise BadValue(
+            f"{_shortened(text)!r} is no Python dictionary (True and None, not true and null)"
+        ) from None
 
 
 def _shortened(text: str) -> str:

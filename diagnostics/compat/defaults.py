@@ -56,8 +56,7 @@ def _default(context: Context, change: DefaultChange) -> Finding:
         code="EN-05" if variable else "FL-06",
         severity=severity,
         change="changed_default",
-        message=f"{change.flag} is not set, and its default changed at {change.at} from {_shown(change.old)} to "
-        f"{_shown(change.new)}. {change.message}",
+        message=f"{change.flag} is not set, and its {_change(change)}. {change.message}",
         place=context.configuration.start_place,
         flags=() if variable else (change.flag,),
         env=(change.flag,) if variable else (),
@@ -65,6 +64,12 @@ def _default(context: Context, change: DefaultChange) -> Finding:
         evidence=change.evidence,
         edits=tuple(Edit("set", flag, value=value, safe=False) for flag, value in change.set.items()),
     )
+
+
+def _change(change: DefaultChange) -> str:
+    if change.old == change.new:
+        return f"default means something else from {change.at} on"
+    return f"default changed at {change.at} from {_shown(change.old)} to {_shown(change.new)}"
 
 
 def _shown(value: Any) -> str:

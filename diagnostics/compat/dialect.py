@@ -22,6 +22,7 @@ class Dialect(msgspec.Struct, frozen=True):
     optimization: str = "flag"
     serve_model: str = "moved"
     json_pairs: str = "no"
+    compilation: str = "json"
 
 
 @cache

@@ -42,6 +42,8 @@ def name_findings(context: Context) -> Iterator[Finding]:
     if context.engine != "vllm":
         return
     for use in context.parsed.uses:
+        if use.flag.name == "--kv-transfer-config":
+            yield from _connector(context, use)
         if use.flag.name in ("--tool-call-parser", *OPEN, *UPPER, "--load-format", "--quantization"):
             yield from _of_use(context, use)
     setting = context.configuration.env.get(BACKEND_VARIABLE)
@@ -65,6 +67,18 @@ def _of_use(context: Context, use: Use) -> Iterator[Finding]:
     yield from _judge(context, flag.name, use.value, flag.name, {"place": place, "flags": (flag.name,)})
 
 
+def _connector(context: Context, use: Use) -> Iterator[Finding]:
+    """The KV connector named in JSON, unless a module of one's own is to provide it."""
+    value = use.value
+    if not isinstance(value, dict) or value.get("kv_connector_module_path"):
+        return
+    name = value.get("kv_connector")
+    if isinstance(name, str):
+        place = (use.values[0] if use.values else use.option).place
+        common = {"place": place, "flags": (use.flag.name,)}
+        yield from _judge(context, "--kv-transfer-config.kv_connector", name, "kv_connector", common)
+
+
 def _judge(
     context: Context, option: str, value: str, shown: str, common: dict[str, Any]
 ) -> Iterator[Finding]:
@@ -82,7 +96,8 @@ def _judge(
     plain = name.removesuffix("_VLLM_V1")
     near = [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
     hint = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(current)}."
-    edits = (Edit("set", option, value=near[0], safe=False),) if near and "flags" in common else ()
+    whole = "flags" in common and "." not in option
+    edits = (Edit("set", option, value=near[0], safe=False),) if near and whole else ()
     if gone:
         yield Finding(
             code="FL-18",

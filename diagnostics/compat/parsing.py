@@ -14,6 +14,7 @@ import msgspec
 from .arguments import Argument
 from .conditions import Unknown, unknown
 from .conversion import BadValue, convert
+from .dialect import Dialect
 from .table import Flag, Table
 
 MisuseKind = Literal[
@@ -77,10 +78,10 @@ class Parser:
     """Parses arguments by one release's table. `arity` says how many words an option of other releases took."""
 
     def __init__(
-        self, table: Table, arity: Callable[[str], int | None] | None = None, json_pairs: bool = False
+        self, table: Table, arity: Callable[[str], int | None] | None = None, dialect: Dialect | None = None
     ) -> None:
         self.table = table
-        self._json_pairs = json_pairs
+        self._dialect = dialect or Dialect()
         self.spellings = table.spellings()
         self._known = frozenset(self.spellings)
         self._arity = arity or (lambda _: None)
@@ -187,7 +188,7 @@ class Parser:
             return
         texts = [value.text for value in given]
         try:
-            value = convert(flag, texts, negative, self._json_pairs)
+            value = convert(flag, texts, negative, self._dialect)
         except BadValue as error:
             kind: MisuseKind = "bad_choice" if error.choices is not None else "bad_value"
             parsed.misuses.append(Misuse(kind, spelled, argument, values, flag, str(error)))

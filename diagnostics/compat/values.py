@@ -10,6 +10,8 @@ from .arguments import Argument
 from .context import Context
 from .findings import Edit, Finding
 from .parsing import Misuse, Use
+from .remedies import quoted
+from .table import Flag
 
 
 def refused(context: Context, misuse: Misuse) -> Finding:
@@ -48,8 +50,21 @@ def refused(context: Context, misuse: Misuse) -> Finding:
         code="FL-08",
         change="value_syntax",
         message=f"{name} does not take {given!r} at {context.target}: {misuse.detail}.",
-        fix=f"Give a value of type {flag.type}.",
+        fix=_typed_fix(flag, given),
         **common,
+    )
+
+
+def _typed_fix(flag: Flag, given: str) -> str:
+    """How a value of the option's type is written."""
+    pairs = [item.partition("=") for item in given.split(",")]
+    if "json" in flag.type and all(equals for _, equals, _ in pairs):
+        values = {name.strip(): int(v) if v.strip().isdigit() else v.strip() for name, _, v in pairs}
+        return f"Write {quoted(flag.name, values)}."
+    if "json" in flag.type:
+        return "Give valid JSON, quoted as one word."
+    return {"int": "Give a whole number.", "float": "Give a number."}.get(
+        flag.type, f"Give a value of type {flag.type}."
     )
 
 
