@@ -28,7 +28,11 @@ ModelLength = Annotated[
         {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^(auto|\d+(\.\d+)?[kKmMgGtT]?)$"}]}
     ),
 ]
-JsonMapping = Annotated[Mapping[str, Any], BeforeValidator(json_mapping)]
+JsonMapping = Annotated[
+    Mapping[str, Any],
+    BeforeValidator(json_mapping),
+    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string", "pattern": r"^\s*\{"}]}),
+]
 Names = Annotated[
     tuple[str, ...],
     BeforeValidator(names),
@@ -176,9 +180,12 @@ def group_of(name: str) -> str:
     return str(extra["group"]) if isinstance(extra, dict) else ""
 
 
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of the file, with both spellings of each key."""
-    schema = ServeConfig.model_json_schema()
+    schema: dict[str, Any] = _with_bounds(ServeConfig.model_json_schema())
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Camshaft configuration"
     properties: dict[str, Any] = schema["properties"]
@@ -187,6 +194,19 @@ def json_schema() -> dict[str, Any]:
         "description": "Name or file of a preset whose values this file starts from.",
         "group": "model",
     }
+    switches = [name for name, field in ServeConfig.model_fields.items() if field.annotation in _SWITCHES]
     for name in [name for name in properties if "_" in name]:
         properties[name.replace("_", "-")] = properties[name]
+    spelled = "|".join(name.replace("_", "[-_]") for name in switches)
+    schema["patternProperties"] = {f"^no[-_]({spelled})$": {"type": "boolean"}}
     return schema
+
+
+_SWITCHES = (bool, bool | None)
+
+
+def _with_bounds(node: Any) -> Any:
+    """pydantic leaves `ge` and its like as they are beside a validator; JSON Schema has other words."""
+    if isinstance(node, dict):
+        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in node.items()}
+    return [_with_bounds(item) for item in node] if isinstance(node, list) else node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,7 @@ def test_the_schema_accepts_what_the_engine_accepts() -> None:
     assert {"max_num_seqs", "max-num-seqs", "preset"} <= set(schema["properties"])
     assert all(name in schema["properties"] for name in ServeConfig.model_fields)
     assert schema["properties"]["max_num_seqs"]["description"]
+    assert {"minimum": 1, "type": "integer"} in schema["properties"]["max_num_seqs"]["anyOf"]
+    (switched_off,) = schema["patternProperties"]
+    assert re.match(switched_off, "no-enable-prefix-caching")
+    assert not re.match(switched_off, "no-model")
