@@ -1,0 +1,246 @@
+"""A metrics page in Prometheus' text form: one scrape, or two, of a file or a URL.
+
+One scrape gives gauges and averages since the start; two give rates and what happened between them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import EvidenceError
+from .model import Evidence, Figure, Setting
+from .vocabulary import Meaning, understand
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One page: values by (name, labels)."""
+
+    values: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+    source: str
+
+    def total(self, name: str) -> float | None:
+        """The sum of a family over its labels; None where it is absent."""
+        found = [value for (key, _), value in self.values.items() if key == name]
+        return sum(found) if found else None
+
+    def buckets(self, name: str) -> dict[float, float]:
+        """Cumulative counts of a histogram by upper bound, summed over its other labels."""
+        counts: dict[float, float] = defaultdict(float)
+        for (key, labels), value in self.values.items():
+            bound = dict(labels).get("le")
+            if key == f"{name}_bucket" and bound is not None:
+                counts[float(bound)] += value
+        return dict(counts)
+
+
+def read_metrics(sources: Iterable[str], interval_s: float | None = None) -> Evidence:
+    """Evidence from one or two scrapes (files or URLs), the earlier first. Raises EvidenceError.
+
+    interval_s: seconds between them, where known; without it rates come only from counters whose own
+    page tells the time.
+    """
+    scrapes = [scrape(source) for source in sources]
+    if not scrapes:
+        return Evidence()
+    if len(scrapes) > 2:
+        raise EvidenceError(f"{len(scrapes)} metrics pages were given; one or two can be used")
+    before = scrapes[0] if len(scrapes) == 2 else None
+    return metrics_evidence(scrapes[-1], before, interval_s)
+
+
+def scrape(source: str) -> Scrape:
+    """Reads one page. Raises EvidenceError if it cannot be had or is no metrics page."""
+    if source.startswith(("http://", "https://")):
+        text = _fetch(source)
+    else:
+        try:
+            text = Path(source).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise EvidenceError(f"{source}: {error.strerror}") from error
+    return parse(text, source)
+
+
+def _fetch(url: str) -> str:
+    import httpx
+
+    try:
+        answer = httpx.get(url, timeout=10, follow_redirects=True)
+        answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise EvidenceError(f"{url}: {error}") from error
+    return answer.text
+
+
+def parse(text: str, source: str) -> Scrape:
+    """Parses Prometheus' text form. Raises EvidenceError naming the first line that is not of it."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                values[(sample.name, tuple(sorted(sample.labels.items())))] = float(sample.value)
+    except (ValueError, IndexError, KeyError) as error:
+        raise EvidenceError(f"{source}: not a metrics page in Prometheus' text form: {error}") from error
+    if not values:
+        raise EvidenceError(f"{source}: an empty metrics page")
+    return Scrape(values, source)
+
+
+def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: float | None = None) -> Evidence:
+    """Figures of a page: gauges as they are, histograms as mean and percentiles, counters as totals or rates."""
+    evidence = Evidence(engine=_engine(now))
+    names = sorted({name for name, _ in now.values})
+    seconds = interval_s or _elapsed(now, before)
+    for name in names:
+        if name.endswith("_bucket"):
+            evidence.figures += _histogram(now, before, name.removesuffix("_bucket"))
+        elif not name.endswith(("_sum", "_count", "_created")):
+            evidence.figures += _plain(now, before, name, seconds)
+    _derive(evidence, now, before, seconds)
+    evidence.settings += _cache_settings(now)
+    return evidence
+
+
+def _engine(page: Scrape) -> str | None:
+    names = {name.replace("_", ":", 1) if name.startswith("sglang_") else name for name, _ in page.values}
+    for engine in ("camshaft", "sglang", "vllm"):
+        if any(name.startswith(f"{engine}:") for name in names):
+            return engine
+    return None
+
+
+def _elapsed(now: Scrape, before: Scrape | None) -> float | None:
+    """Seconds between two pages, from the process's CPU clock's page time if one is exported."""
+    if before is None:
+        return None
+    stamps = [page.total("camshaft:scrape_time_seconds") for page in (before, now)]
+    return stamps[1] - stamps[0] if stamps[0] is not None and stamps[1] is not None else None
+
+
+def _change(now: Scrape, before: Scrape | None, name: str) -> float | None:
+    """The growth of a counter between the pages, or its total; a restart counts from zero."""
+    value = now.total(name)
+    if value is None or before is None:
+        return value
+    old = before.total(name) or 0.0
+    return value - old if value >= old else value
+
+
+def _plain(now: Scrape, before: Scrape | None, name: str, seconds: float | None) -> list[Figure]:
+    meaning = understand(name)
+    if meaning is None or meaning.qualifier:
+        return []
+    if not name.endswith("_total"):
+        value = now.total(name)
+        shared = meaning.unit == "share"
+        count = sum(1 for key, _ in now.values if key == name)
+        total = (value or 0.0) / count if shared and count else value
+        return [_figure(meaning, total, now.source)]
+    change = _change(now, before, name)
+    figures = [_figure(meaning, change, _between(now, before), "total")]
+    if seconds and change is not None and meaning.name in ("prompt_tokens", "generation_tokens"):
+        rate = "prompt_tokens_per_s" if meaning.name == "prompt_tokens" else "output_tokens_per_s"
+        figures.append(Figure(name=rate, value=change / seconds, source=_between(now, before), derived=True))
+    return figures
+
+
+def _figure(meaning: Meaning, value: float | None, source: str, statistic: str = "") -> Figure:
+    scaled = None if value is None else value * (meaning.factor if meaning.unit == "ms" else 1.0)
+    return Figure(name=meaning.name, value=scaled, source=source, statistic=statistic or meaning.statistic)
+
+
+def _between(now: Scrape, before: Scrape | None) -> str:
+    return now.source if before is None else f"{before.source} to {now.source}"
+
+
+def _histogram(now: Scrape, before: Scrape | None, name: str) -> list[Figure]:
+    meaning = understand(name)
+    counts = now.buckets(name)
+    if meaning is None or meaning.qualifier or not counts:
+        return []
+    if before is not None:
+        old = before.buckets(name)
+        if max(counts.values()) >= max(old.values(), default=0.0):
+            counts = {bound: value - old.get(bound, 0.0) for bound, value in counts.items()}
+    total = max(counts.values())
+    if total <= 0:
+        return []
+    factor = 1e3 if meaning.unit == "ms" and name.endswith("seconds") else 1.0
+    where = _between(now, before)
+    figures = [
+        Figure(name=meaning.name, value=quantile(counts, q) * factor, source=where, statistic=label)
+        for q, label in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"))
+    ]
+    sums = _change(now, before, f"{name}_sum")
+    if sums is not None:
+        figures.insert(
+            0, Figure(name=meaning.name, value=sums / total * factor, source=where, statistic="mean")
+        )
+    return figures
+
+
+def quantile(counts: Mapping[float, float], share: float) -> float:
+    """A quantile of a cumulative histogram, linear within its bucket, as Prometheus' own function does.
+
+    In the open last bucket it is that bucket's lower bound.
+    """
+    bounds = sorted(counts)
+    wanted = share * counts[bounds[-1]]
+    lower, below = 0.0, 0.0
+    for bound in bounds:
+        if counts[bound] >= wanted:
+            if bound == float("inf"):
+                return lower
+            inside = counts[bound] - below
+            return lower + (bound - lower) * ((wanted - below) / inside if inside > 0 else 1.0)
+        lower, below = bound, counts[bound]
+    return lower
+
+
+def _derive(evidence: Evidence, now: Scrape, before: Scrape | None, seconds: float | None) -> None:
+    """Rates of hits and of finished requests, from the counters that hold them."""
+    where = _between(now, before)
+    for prefix in ("vllm:prefix_cache", "vllm:gpu_prefix_cache"):
+        asked, hit = (_change(now, before, f"{prefix}_{what}_total") for what in ("queries", "hits"))
+        if asked:
+            evidence.figures.append(
+                Figure(name="prefix_hit_rate", value=(hit or 0.0) / asked, source=where, derived=True)
+            )
+            break
+    done = _change(now, before, "vllm:request_success_total")
+    if done is not None and seconds:
+        evidence.figures.append(
+            Figure(name="completed_per_s", value=done / seconds, source=where, derived=True)
+        )
+    drafted = _change(now, before, "vllm:spec_decode_num_draft_tokens_total")
+    kept = _change(now, before, "vllm:spec_decode_num_accepted_tokens_total")
+    if drafted:
+        evidence.figures.append(
+            Figure(name="acceptance_rate", value=(kept or 0.0) / drafted, source=where, derived=True)
+        )
+
+
+def _cache_settings(page: Scrape) -> list[Setting]:
+    """`cache_config_info` carries settings in its labels."""
+    for (name, labels), _ in page.values.items():
+        if name.endswith("cache_config_info"):
+            return [
+                Setting(name=key, value=_literal(value), source=page.source)
+                for key, value in labels
+                if value not in ("None", "")
+            ]
+    return []
+
+
+def _literal(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"True": True, "False": False}.get(text, text)
