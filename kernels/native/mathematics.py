@@ -13,7 +13,8 @@ _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # few bits, so that a small whole number times it is exact
 _LN2_LOW = np.float32(-2.12194440e-4)
 _ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it leaves a float32 rounded to a whole number
-_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
+_LOWEST, _HIGHEST = np.float32(-80.0), np.float32(88.0)
+_ZERO = np.float32(0.0)
 # Taylor terms of e^r, |r| <= ln(2) / 2: the first one left out is below 2^-26.
 _C2, _C3, _C4, _C5, _C6, _C7 = (np.float32(1.0 / math.factorial(n)) for n in range(2, 8))
 _ONE = np.float32(1.0)
@@ -21,14 +22,19 @@ _ONE = np.float32(1.0)
 
 @jit(inline="always")
 def exp(x: np.float32) -> np.float32:
-    """e^x for float32, within 2 units of the last place; held at e^-87 and e^88 beyond."""
+    """e^x for float32, within 2 units of the last place; e^88 from there on, and 0 below e^-80.
+
+    Smaller results would make products with them subnormal, which processors are very slow at.
+    """
+    vanishes = x < _LOWEST
     x = min(max(x, _LOWEST), _HIGHEST)
     shifted = x * _LOG2E + _ROUND
     whole = shifted - _ROUND
     rest = x - whole * _LN2_HIGH - whole * _LN2_LOW
     tail = _C2 + rest * (_C3 + rest * (_C4 + rest * (_C5 + rest * (_C6 + rest * _C7))))
     scale = float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
-    return (_ONE + rest + rest * rest * tail) * scale
+    value = (_ONE + rest + rest * rest * tail) * scale
+    return _ZERO if vanishes else value
 
 
 @jit(inline="always")

@@ -40,10 +40,10 @@ def _splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
 
-def _prefetch(builder: Any, pointer: Any) -> None:
+def _prefetch(builder: Any, pointer: Any, locality: int) -> None:
     kind = ir.FunctionType(ir.VoidType(), [_I8P, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(3), _I32(1)])
+    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(locality), _I32(1)])
 
 
 def _tile_rows(
@@ -73,7 +73,7 @@ def _tile_rows(
             total.add_incoming(value, block)
     row = [builder.load(_at(builder, weights, v * LANES, _VECTOR), align=_ALIGN) for v in range(VECTORS)]
     for line in range(0, WIDTH, 16):
-        _prefetch(builder, builder.gep(weights, [builder.add(ahead, _I64(line))]))
+        _prefetch(builder, builder.gep(weights, [builder.add(ahead, _I64(line))]), 3)
     here = builder.gep(x, [counter])
     scalars = [_splat(builder, builder.load(builder.gep(here, [_I64(m * ROW)]))) for m in range(rows)]
     added = [builder.call(fma, [scalars[m], row[v], sums[i]]) for i, (m, v) in enumerate(cells)]
@@ -147,6 +147,17 @@ def transpose8(typing_context: Any, source: Any, source_row: Any, target: Any, t
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), codegen
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Asks for the cache line at an address to be in the second-level cache soon."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _prefetch(builder, builder.inttoptr(args[0], _I8P), 2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic

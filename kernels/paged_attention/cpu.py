@@ -13,7 +13,7 @@ from numba import carray
 from ..native.jit import jit, worker
 from ..native.mathematics import exp
 from ..native.team import Job, take
-from ..native.vector import HEIGHT, ROW, WIDTH, pointer, tile, transpose8
+from ..native.vector import HEIGHT, ROW, WIDTH, pointer, prefetch, tile, transpose8
 from . import Sequences
 from .reference import paged_attention as reference
 
@@ -27,7 +27,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 @jit(fastmath={"nnan", "nsz"})
 def _largest(x: np.ndarray) -> np.float32:
     largest = x[0]
-    for i in range(1, x.shape[0]):
+    for i in range(1, TILE):
         largest = max(largest, x[i])
     return largest
 
@@ -43,9 +43,20 @@ def _sum(x: np.ndarray) -> np.float32:
 
 @jit()
 def _load_keys(
-    source: int, block_size: int, dim: int, head_step: int, table: int, begin: int, end: int, keys: int
+    source: int,
+    to_values: int,
+    block_size: int,
+    dim: int,
+    head_step: int,
+    table: int,
+    begin: int,
+    end: int,
+    keys: int,
 ) -> None:
-    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` becomes 0."""
+    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` becomes 0.
+
+    Meanwhile the next tile's keys, and its values `to_values` bytes from them, start on their way from memory.
+    """
     blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
     key = begin
     while key < begin + TILE:
@@ -56,7 +67,14 @@ def _load_keys(
             source + (np.int64(blocks[key // block_size]) * head_step + offset * dim) * 4 if key < end else 0
         )
         if key + 8 <= end and offset + 8 <= block_size:
+            later = min(key + TILE, end - 1)
+            ahead = (
+                source + (np.int64(blocks[later // block_size]) * head_step + later % block_size * dim) * 4
+            )
             for i in range(0, dim, 8):
+                for line in range(i * 32, i * 32 + 256, 64):
+                    prefetch(ahead + line)
+                    prefetch(ahead + to_values + line)
                 transpose8(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
             key += 8
             continue
@@ -85,12 +103,21 @@ def _load_values(
 ) -> None:
     """Values begin:end of one head to [TILE, padded]."""
     blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
-    for key in range(begin, min(end, begin + TILE)):
-        place = source + (np.int64(blocks[key // block_size]) * head_step + key % block_size * dim) * 4
-        taken = carray(pointer(place), (dim,), np.float32)
-        target = carray(pointer(values + (key - begin) * padded * 4), (dim,), np.float32)
-        for i in range(dim):
-            target[i] = taken[i]
+    key, stop = begin, min(end, begin + TILE)
+    while key < stop:
+        offset = key % block_size
+        count = min(block_size - offset, stop - key)
+        place = source + (np.int64(blocks[key // block_size]) * head_step + offset * dim) * 4
+        target = values + (key - begin) * padded * 4
+        run = 1 if padded > dim else count  # keys that lie side by side in both
+        for _ in range(0, count, run):
+            taken = carray(pointer(place), (run * dim,), np.float32)
+            kept = carray(pointer(target), (run * dim,), np.float32)
+            for i in range(run * dim):
+                kept[i] = taken[i]
+            place += run * dim * 4
+            target += run * padded * 4
+        key += count
 
 
 @jit()
@@ -102,16 +129,15 @@ def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, outp
             row[i] = _ZERO
         return
     seen = carray(pointer(state), (2,), np.float32)
-    valid = carray(pointer(scores + low * 4), (high - low,), np.float32)
-    for i in range(high - low):
-        valid[i] *= scale
-    largest = max(seen[0], _largest(valid))
-    for i in range(high - low):
-        valid[i] = exp(valid[i] - largest)
     for i in range(low):
-        row[i] = _ZERO
+        row[i] = _LEAST
     for i in range(high, TILE):
-        row[i] = _ZERO
+        row[i] = _LEAST
+    for i in range(TILE):
+        row[i] *= scale
+    largest = max(seen[0], _largest(row))
+    for i in range(TILE):
+        row[i] = exp(row[i] - largest)
     shrink = exp(seen[0] - largest) if seen[0] > _LEAST else _ZERO
     seen[0] = largest
     seen[1] = seen[1] * shrink + _sum(row)
@@ -146,7 +172,7 @@ def _attend(
     begin = max(0, position - window + 1) // TILE * TILE if window > 0 else 0
     panels = -(-rows // HEIGHT)
     while begin < context:
-        _load_keys(k, block_size, dim, head_step, table, begin, context, keys)
+        _load_keys(k, v - k, block_size, dim, head_step, table, begin, context, keys)
         _load_values(v, block_size, dim, padded, head_step, table, begin, context, values)
         count = min(TILE, context - begin)
         for panel in range(panels):
