@@ -18,6 +18,8 @@ GIB = 2**30
 
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SETTINGS = (*_FEW, "max_num_batched_tokens", "max_num_seqs")
+# What spreads or moves weights in ways that the arithmetic does not follow.
+_BEYOND = ("cpu_offload_gb", "offload_group_size", "enable_expert_parallel")
 _OPTIONAL = (
     "kv_cache_dtype",
     "kv_cache_memory_bytes",
@@ -38,6 +40,9 @@ def startup_memory(
     `activation_gib` if known.
     """
     told = "weights_gib" in model
+    beyond = [name for name in _BEYOND if scope(f"given.{name}")]
+    if beyond and not told:
+        return unknown("model.weights_gib")
     if not told and not ("num_hidden_layers" in model and "hidden_size" in model):
         return unknown("model.hidden_size", "model.num_hidden_layers")
     names = _FEW if told else _SETTINGS

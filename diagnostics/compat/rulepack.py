@@ -73,6 +73,7 @@ def _source(path: Path, row: dict[str, Any]) -> Source:
         fingerprint = msgspec.convert(kept.pop("fingerprint"), list[Fingerprint])
         examples = msgspec.convert(kept.pop("examples"), Examples)
         kept["when"] = compile_condition(kept["when"])
+        kept["culprits"] = {flag: compile_condition(text) for flag, text in kept.get("culprits", {}).items()}
         kept["versions"] = [_range(entry) for entry in kept["versions"]]
         return Source(msgspec.convert(kept, Rule), fingerprint, examples)
     except (KeyError, msgspec.ValidationError, ConditionError) as error:

@@ -73,7 +73,8 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     `unknown` says what happens when a fact is missing: ``silent``; ``note``, an uncertain hit that leaves the verdict
     alone, for what is rarely so; ``ask``, one that leaves the verdict open. `at` says whether an error stops the
-    start-up or comes later, while serving.
+    start-up or comes later, while serving. Where `culprits` gives a condition for a flag, a hit names
+    those flags only whose condition holds.
     """
 
     code: str
@@ -88,6 +89,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     fix: Fix | None = None
     unknown: Literal["silent", "note", "ask"] = "silent"
     at: Literal["startup", "serving"] = "startup"
+    culprits: dict[str, Any] = {}
     note: str = ""
 
     def range_for(self, version: object) -> Range | None:
@@ -279,6 +281,10 @@ def _apply(engine: str, rule: Rule, version: object, facts: Facts, scope: Scope)
             return None
     elif rule.unknown == "silent" or not _mentions(facts, flags, rule.env):
         return None
+    if rule.culprits:
+        flags = [
+            flag for flag, node in rule.culprits.items() if conditions.evaluate(node, scope) is True
+        ] or flags
     severity = where.severity or rule.severity
     fix = where.fix or rule.fix
     return RuleHit(

@@ -119,10 +119,14 @@ def test_literal_defaults_are_the_tables() -> None:
 
 def test_what_depends_on_an_unknown_fact_says_so() -> None:
     assert effective("0.18.0", "max_num_batched_tokens", None) == ("device",)
-    assert effective("0.18.0", "enable_chunked_prefill", model={}) == (
-        "model.is_encoder_decoder",
-        "model.is_pooling",
-    )
+    needed = ("model.derived_max_model_len", "model.has_sliding_window")
+    assert effective("0.6.0", "enable_chunked_prefill", model={}) == needed
+
+
+def test_a_model_nobody_described_is_a_plain_decoder() -> None:
+    assert effective("0.18.0", "enable_chunked_prefill", model={}) is True
+    assert effective("0.18.0", "max_num_batched_tokens", model={}) == 8192
+    assert effective("0.18.0", "max_num_seqs", "A100", model={}) == 256
 
 
 @pytest.mark.parametrize("release", [str(version) for version in versions("vllm")])
