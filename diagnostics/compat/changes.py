@@ -129,14 +129,20 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return span is not None and parse(span[0]) <= target <= parse(span[1])
 
     def defaults_between(self, start: Version, target: Version) -> list[DefaultChange]:
-        """The default changes an upgrade (or a downgrade) from `start` to `target` goes through."""
-        low, high = sorted((start, target))
-        return [change for change in self.defaults if low < parse(change.at) <= high]
+        """The default changes that an upgrade from `start` to `target` amounts to.
+
+        Several changes of one option become one, and none when the last brings the first value back.
+        """
+        last: dict[str, DefaultChange] = {}
+        for change in sorted(self.defaults, key=lambda change: parse(change.at)):
+            if start < parse(change.at) <= target:
+                before = last.get(change.flag)
+                last[change.flag] = msgspec.structs.replace(change, old=before.old) if before else change
+        return [change for change in last.values() if change.old != change.new or change in self.defaults]
 
     def meanings_between(self, start: Version, target: Version) -> list[MeaningChange]:
-        """The changes of meaning between two releases."""
-        low, high = sorted((start, target))
-        return [change for change in self.meanings if low < parse(change.at) <= high]
+        """The changes of meaning on the way from `start` up to `target`."""
+        return [change for change in self.meanings if start < parse(change.at) <= target]
 
     def value_gone(self, flag: str, value: Any, target: Version) -> ValueChange | None:
         """The record of a value that `target` no longer takes."""

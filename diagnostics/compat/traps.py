@@ -37,12 +37,14 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
     place = trap.origin.place
     if flag is None:
         return _false_of_absent(context, trap)
+    if context.table.is_negative(trap.name):
+        return _negative_dropped(context, trap, name, key)
     off = flag.kind == "store_true" or name in context.changes.off_when_unset
     if flag.default is False or (flag.default is None and off):
         return None  # dropped, and off anyway
     negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
     rule = (
-        "`key: false`"
+        f"`{key}: false`"
         if context.dialect.yaml_false != "negated"
         else f"`{key}: false` (it has no --no-{key})"
     )
@@ -62,6 +64,21 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
         fix=fix,
         evidence=evidence(context.engine, context.target, "yaml_false"),
         edits=(Edit("rename", name, negative, True),) if negative else (),
+    )
+
+
+def _negative_dropped(context: Context, trap: Trap, name: str, key: str) -> Finding:
+    """`no-key: false`, which asks for the option and is dropped."""
+    return Finding(
+        code="YM-01",
+        severity="warning",
+        change="silently_ignored",
+        message=f"{context.target} drops `{key}: false` from a settings file, so {name} keeps its default.",
+        place=trap.origin.place,
+        flags=(name,),
+        fix=f"Write `{name.lstrip('-')}: true`.",
+        evidence=evidence(context.engine, context.target, "yaml_false"),
+        edits=(Edit("rename", name, name, True),),
     )
 
 
@@ -282,19 +299,30 @@ def _model_place(context: Context) -> Iterator[Finding]:
 
 
 def _no_model(context: Context) -> Iterator[Finding]:
-    """`vllm serve` without a first word, where the release insists on one."""
-    if context.dialect.serve_model != "ignored" or context.parsed.opaque:
+    """`vllm serve` without a model: refused by some releases, served with their default model by others."""
+    required = context.dialect.serve_model == "ignored"
+    if context.parsed.opaque or context.configuration.unread:
         return
+    if not required and "model" in context.values:
+        return
+    taker = next((use for use in context.parsed.uses if use.flag.nargs == "+" and len(use.values) > 1), None)
+    default = context.table.flags["--model"].default if "--model" in context.table.flags else None
+    what = f"needs the model as its first word at {context.target}"
+    if not required:
+        what = f"has no model here, so {context.target} serves its default, {default}"
+    swallowed = f"; {taker.flag.name} takes every word up to the next option" if taker else ""
     yield Finding(
         code="FL-17",
-        severity="error",
+        severity="error" if required else "warning",
         change="value_syntax",
-        message=f"`vllm serve` needs the model as its first word at {context.target}.",
-        place=context.configuration.start_place,
-        flags=("--model",),
-        fix="Write `vllm serve MODEL`.",
+        message=f"`vllm serve` {what}{swallowed}.",
+        place=(taker.option if taker else context.arguments.arguments[0]).place
+        if context.arguments.arguments
+        else context.configuration.start_place,
+        flags=("--model", taker.flag.name) if taker else ("--model",),
+        fix="Write `vllm serve MODEL` with the model first.",
         evidence=evidence(context.engine, context.target, "serve_model"),
-        stops=True,
+        stops=required,
     )
 
 
