@@ -97,7 +97,7 @@ def _take_rate(rest: list[str]) -> tuple[str, list[str]] | None:
     for size in (3, 2, 1):
         joined = "_".join(rest[:size])
         if len(rest) >= size and joined in vocabulary()["rate_words"]:
-            return ("per_s" if joined.startswith("req") else "tokens_per_s"), rest[size:]
+            return ("per_s" if joined.startswith(("req", "per")) else "tokens_per_s"), rest[size:]
     return None
 
 
