@@ -64,7 +64,7 @@ def _from_sheet(model: str) -> ModelShape | None:
 def require_machine(resolved: Resolved) -> MemoryBudget | None:
     """The memory budget, or None where the model's shape is not known yet.
 
-    Raises ConfigError where the device is missing, and CapacityError where the model, its cache and its
+    Raises ConfigError where the device is missing or lacks a storage type, and CapacityError where the model, its cache and its
     activations do not fit, with the arithmetic; both name a preset that works here, if one does.
     """
     config, hardware = resolved.config, resolved.hardware
@@ -74,6 +74,8 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
             f"device: cuda ({resolved.values['device'].why or 'written'}): no NVIDIA GPU answers on this machine, "
             f"which is {here.describe()}; {_advice(here)}"
         )
+    if config.device == "cpu":
+        _refuse_gpu_only(resolved)
     if hardware is None or resolved.shape is None:
         return None
     budget = memory_of(resolved, hardware, resolved.shape)
@@ -82,6 +84,21 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
     except CapacityError as error:
         raise CapacityError(f"{error} This is {hardware.describe()}; {_advice(hardware)}") from error
     return budget
+
+
+def _refuse_gpu_only(resolved: Resolved) -> None:
+    """Raises ConfigError for storage types that a CPU is not served with."""
+    config, shape = resolved.config, resolved.shape
+    if config.kv_cache_dtype not in ("auto", config.dtype):
+        raise ConfigError(
+            f"kv_cache_dtype={config.kv_cache_dtype} ({resolved.values['kv_cache_dtype'].why}): on a CPU the cache has "
+            f"the model's type, {config.dtype}; remove it"
+        )
+    if config.quantization and (shape is None or config.quantization != shape.quantization):
+        raise ConfigError(
+            f"quantization={config.quantization} ({resolved.values['quantization'].why}): on a CPU weights are served "
+            "as the checkpoint stores them; remove it, or name a checkpoint that is stored so"
+        )
 
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:

@@ -33,6 +33,13 @@ JsonMapping = Annotated[
     BeforeValidator(json_mapping),
     WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string", "pattern": r"^\s*\{"}]}),
 ]
+# vLLM knows more values of these from release to release: simulate and diagnose read any, `serve` these.
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3")
+EXECUTOR_BACKENDS = ("uni", "mp")
+LoadFormat = Annotated[str, WithJsonSchema({"enum": list(LOAD_FORMATS)})]
+KvCacheDtype = Annotated[str, WithJsonSchema({"enum": list(KV_CACHE_DTYPES)})]
+ExecutorBackend = Annotated[str, WithJsonSchema({"enum": list(EXECUTOR_BACKENDS)})]
 Names = Annotated[
     tuple[str, ...],
     BeforeValidator(names),
@@ -56,9 +63,7 @@ class ServeConfig(BaseModel):
     tokenizer: str | None = _knob("model", "Folder or hub id of the tokenizer; default: the model's own.")
     revision: str | None = _knob("model", "Branch, tag or commit of the model on the hub.")
     download_dir: str | None = _knob("model", "Where hub downloads are kept.")
-    load_format: Literal["auto", "safetensors", "gguf", "dummy"] = _knob(
-        "model", "How weights are stored; dummy draws random ones.", "auto"
-    )
+    load_format: LoadFormat = _knob("model", "How weights are stored; dummy draws random ones.", "auto")
     quantization: str | None = _knob("model", "Weight quantisation; default: what the checkpoint says.")
     dtype: Literal["auto", "float32", "float", "bfloat16", "float16", "half"] = _knob(
         "model", "Type of weights and activations; auto: the checkpoint's on a GPU, float32 on a CPU.", "auto"
@@ -92,9 +97,7 @@ class ServeConfig(BaseModel):
     num_gpu_blocks_override: Int | None = _knob("cache", "Number of KV blocks, whatever fits.", None, gt=0)
     block_size: Int | None = _knob("cache", "Tokens in a KV block.", None, ge=1, le=4096)
     enable_prefix_caching: bool | None = _knob("cache", "Reuse the KV blocks of equal prefixes.")
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = _knob(
-        "cache", "Type of the KV cache; auto: the model's.", "auto"
-    )
+    kv_cache_dtype: KvCacheDtype = _knob("cache", "Type of the KV cache; auto: the model's.", "auto")
 
     # scheduling
     policy: str | JsonMapping = _knob(
@@ -122,7 +125,7 @@ class ServeConfig(BaseModel):
     pipeline_parallel_size: Int = _knob("parallel", "GPUs that share the layers.", 1, ge=1)
     data_parallel_size: Int = _knob("parallel", "Copies of the engine behind one address.", 1, ge=1)
     enable_expert_parallel: bool = _knob("parallel", "Experts spread over GPUs.", False)
-    distributed_executor_backend: Literal["uni", "mp", "ray"] | None = _knob(
+    distributed_executor_backend: ExecutorBackend | None = _knob(
         "parallel", "How worker processes are started."
     )
     speculative_config: JsonMapping | None = _knob("speculation", "Speculative decoding.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .schema import ServeConfig
+from .schema import EXECUTOR_BACKENDS, KV_CACHE_DTYPES, LOAD_FORMATS, ServeConfig
 
 if TYPE_CHECKING:
     from .sources import Entry
@@ -33,14 +33,26 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("enable_expert_parallel", bool, "one device is served; remove it"),
     Unsupported(
         "distributed_executor_backend",
-        lambda v: v == "ray",
-        "workers are not spread over machines; remove it",
+        lambda value: value is not None and value not in EXECUTOR_BACKENDS,
+        f"one of {', '.join(EXECUTOR_BACKENDS)} is needed",
     ),
+    Unsupported(
+        "load_format", lambda value: value not in LOAD_FORMATS, f"one of {', '.join(LOAD_FORMATS)} is needed"
+    ),
+    Unsupported("load_format", lambda value: value == "dummy", "weights are read, never drawn"),
+    Unsupported(
+        "revision", bool, "the hub's default revision is served; fetch another one and name its folder"
+    ),
+    Unsupported("download_dir", bool, "hub models lie in the hub's own cache; set HF_HOME to move it"),
+    Unsupported("hf_overrides", bool, "change the config.json in the model's folder"),
+    Unsupported("hf_config_path", bool, "the config.json beside the weights is read"),
     Unsupported("speculative_config", bool, "speculative decoding is not served; remove it"),
     Unsupported("enable_lora", bool, "adapters are not served; merge them into the weights"),
     Unsupported("trust_remote_code", bool, "code that comes with a model is never run; remove it"),
     Unsupported(
-        "kv_cache_dtype", lambda v: v == "fp8_e5m2", "the cache is auto, fp8 (e4m3) or a 16- or 32-bit type"
+        "kv_cache_dtype",
+        lambda value: value not in KV_CACHE_DTYPES,
+        f"one of {', '.join(KV_CACHE_DTYPES)} is needed",
     ),
 )
 

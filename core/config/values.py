@@ -57,7 +57,12 @@ def json_mapping(value: Any) -> Any:
 
 
 def names(value: Any) -> Any:
-    """One name or a list of names."""
+    """One name, a list of names, or a string that holds such a list as JSON (vLLM's command-line form)."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"not valid JSON: {error}") from error
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list):

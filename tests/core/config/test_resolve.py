@@ -180,6 +180,15 @@ def test_a_gpu_configuration_without_a_gpu_names_what_works_here(monkeypatch: py
         require_machine(settled)
 
 
+@pytest.mark.parametrize("keys", [{"kv_cache_dtype": "fp8"}, {"quantization": "fp8"}])
+def test_storage_types_that_a_cpu_is_not_served_with_are_refused(keys: dict[str, str]) -> None:
+    small = shape(num_hidden_layers=2)
+    with pytest.raises(ConfigError, match=f"{next(iter(keys))}=fp8 .*on a CPU"):
+        require_machine(resolved(CPU, small, **keys))
+    require_machine(resolved(H100, small, **keys))
+    require_machine(resolved(CPU, small, kv_cache_dtype="float32"))
+
+
 def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
     settled = resolved(T4, shape(), max_num_seqs=8)
     with pytest.raises(CapacityError, match=r"GiB are missing.*Tesla T4"):

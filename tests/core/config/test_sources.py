@@ -27,6 +27,7 @@ def test_a_vllm_configuration_is_a_valid_start(tmp_path: Path) -> None:
         tmp_path,
         "model: org/m\nserved-model-name: [a, b]\nmax-model-len: 32k\nmax_num_batched_tokens: 2K\n"
         "kv-cache-memory-bytes: 1.5g\nno-enable-prefix-caching: true\napi-key: s3cret\nport: 9000\n"
+        "allowed-origins: '[\"*\"]'\n"
         "override-generation-config: '{\"temperature\": 0.5}'\n",
     )
     config = load_config(file).config
@@ -35,6 +36,7 @@ def test_a_vllm_configuration_is_a_valid_start(tmp_path: Path) -> None:
     assert config.max_num_batched_tokens == 2048
     assert config.kv_cache_memory_bytes == 1_500_000_000
     assert config.enable_prefix_caching is False
+    assert config.allowed_origins == ("*",)
     assert config.api_key == ("s3cret",)
     assert config.override_generation_config == {"temperature": 0.5}
 
@@ -116,6 +118,11 @@ UNSUPPORTED = {
     "enable_lora": True,
     "trust_remote_code": True,
     "kv_cache_dtype": "fp8_e5m2",
+    "load_format": "runai_streamer",
+    "revision": "main",
+    "download_dir": "models",
+    "hf_overrides": {"rope_theta": 1},
+    "hf_config_path": "elsewhere",
 }
 
 
