@@ -23,7 +23,8 @@ from ...core.errors import EvidenceError
 
 Row = dict[str, str]
 
-TOKENS = [1, 16, 32, 64, 128, 192, 256, 512, 1024, 2048, 4096, 8192, 16384]
+# Pairs such as 128 and 129 keep the step that one token more costs at the edge of a tile.
+TOKENS = [1, 16, 32, 64, 65, 128, 129, 192, 256, 257, 512, 513, 1024, 2048, 4096, 8192, 16384]
 SIDES = [512, 1024, 2048, 4096, 8192, 16384, 65536]
 ELEMENT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "fp8": 1.0, "int8": 1.0}
 
@@ -31,8 +32,8 @@ ELEMENT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "fp8": 1.0, "int8": 
 def gemm_curve(rows: Iterable[Row], dtype: str, bandwidth: float, peak: float) -> dict[str, Any]:
     """The efficiency grid of one type: `bandwidth` in bytes/s, `peak` in FLOP/s.
 
-    Each node is the weighted geometric mean of the measured efficiencies around it, with weights that
-    fall off over a third of an octave in n and k and a sixth in tokens.
+    Each node is the weighted geometric mean of the efficiencies measured at its number of tokens, with
+    weights that fall off over a third of an octave in n and k.
     """
     m, n, k, us = _columns(rows, dtype)
     size = ELEMENT[dtype]
@@ -42,16 +43,16 @@ def gemm_curve(rows: Iterable[Row], dtype: str, bandwidth: float, peak: float) -
     share = roof / np.maximum(us - floor, 0.05 * us)
     bound = moved / bandwidth > 2 * m * n * k / peak
     honest = ~(bound & (moved / bandwidth * 1e6 > us * 0.92))
-    m, n, k, share = (np.log2(m[honest]), np.log2(n[honest]), np.log2(k[honest]), np.log(share[honest]))
+    m, n, k, share = (m[honest], np.log2(n[honest]), np.log2(k[honest]), np.log(share[honest]))
     grid = []
     for tokens in TOKENS:
-        near_m = np.abs(m - np.log2(tokens)) < 0.35
+        here = m == tokens
         plane = []
         for side_n in SIDES:
             line = []
             for side_k in SIDES[:-1]:
                 distance = ((n - np.log2(side_n)) ** 2 + (k - np.log2(side_k)) ** 2) / 0.33**2
-                weight = near_m * np.exp(-distance / 2 - ((m - np.log2(tokens)) / 0.16) ** 2 / 2)
+                weight = here * np.exp(-distance / 2)
                 if weight.sum() < 1e-9:
                     raise EvidenceError(f"no {dtype} product near {tokens} x {side_n} x {side_k}")
                 value = float(np.exp((weight * share).sum() / weight.sum()))

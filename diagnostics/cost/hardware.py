@@ -101,6 +101,8 @@ class ErrorBand(Sheet):
 
     tpot_percent: float
     ttft_percent: float
+    moe_tpot_percent: float  # the same for mixtures of experts
+    moe_ttft_percent: float
     source: str
 
 
@@ -122,7 +124,8 @@ class Hardware(Sheet):
     gemm: dict[str, GemmCurve]
     decode_attention: dict[str, DecodeAttention]  # by cache type: "bfloat16", "fp8"
     prefill_attention: dict[str, PrefillAttention]
-    allreduce: dict[str, AllReduce] = {}
+    allreduce: dict[str, AllReduce] = {}  # by number of devices; empty: over PCIe
+    allreduce_scale: float = 1.0  # of the time beyond the shortest message's
     tables_source: str | None = None  # what `diagnostics.cost.fit` names as the source of the curves
     curves_of: str | None = None  # the device whose curves stand in for missing measurements
     device_type: str = "cuda"
@@ -130,6 +133,11 @@ class Hardware(Sheet):
     @property
     def memory_bytes(self) -> int:
         return int(self.memory_gib * 2**30)
+
+    def peak_flops(self, dtype: str) -> float:
+        """FLOP/s of the matrix units in a type; of 16-bit floats where the type is not listed."""
+        tflops = self.compute_tflops.get(dtype) or self.compute_tflops.get("bfloat16", 1.0)
+        return tflops * 1e12
 
     @property
     def measured(self) -> bool:
@@ -176,7 +184,7 @@ def read_hardware(path: Path) -> Hardware:
         raise EvidenceError(f"{path.name}: {error}") from error
 
 
-_CURVES = ("host", "elementwise", "gemm", "decode_attention", "prefill_attention", "allreduce")
+_CURVES = ("host", "error_band", "elementwise", "gemm", "decode_attention", "prefill_attention", "allreduce")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class CostSettings:
     quantization: str | None = None
     dtype: str | None = None
     kv_cache_dtype: str = "auto"
+    enable_expert_parallel: bool = False  # whole experts on each device, instead of a part of every expert
     enforce_eager: bool = False
     max_graph_size: int = 512  # largest batch replayed from a captured graph
     async_scheduling: bool = False  # the host prepares the next step while the device runs this one
@@ -80,14 +81,14 @@ class StepCost:
     _linear: GemmTimer = field(init=False, repr=False)
     _experts: GemmTimer = field(init=False, repr=False)
     _head: GemmTimer = field(init=False, repr=False)
+    _dtype: str = field(init=False)
     _kv_dtype: str = field(init=False)
     _layer_bytes: float = field(init=False)
 
     def __post_init__(self) -> None:
         shape, settings = self.shape, self.settings
         scheme = quantization_for(shape, settings.quantization)
-        dtype = settings.dtype if settings.dtype not in (None, "auto") else shape.dtype
-        assert dtype is not None
+        dtype = self._dtype = settings.dtype if settings.dtype and settings.dtype != "auto" else shape.dtype
         plain = GemmTimer(self.hardware, UNQUANTIZED, dtype)
         self._experts = GemmTimer(self.hardware, scheme, dtype)
         self._linear = plain if scheme.experts_only and shape.num_experts else self._experts
@@ -157,10 +158,22 @@ class StepCost:
         return sum(g.count * self._linear.time_us(g, tokens) for g in gemms) / 1e3
 
     def _expert_ms(self, tokens: int) -> float:
-        shape = self.shape
-        gemms = expert_gemms(shape, self.settings.tensor_parallel_size)
-        visit = (shape.num_experts, shape.experts_per_token)
-        return sum(g.count * self._experts.grouped_time_us(g, tokens, *visit) for g in gemms) / 1e3
+        shape, tp = self.shape, self.settings.tensor_parallel_size
+        experts, visits, whole = (
+            shape.num_experts,
+            shape.experts_per_token,
+            self.settings.enable_expert_parallel,
+        )
+        if whole:  # an even share of the experts, and of the rows that visit them
+            experts = max(1, experts // tp)
+            tokens_here = tokens / tp * (visits / min(visits, experts))
+            visits = min(visits, experts)
+        else:
+            tokens_here = float(tokens)
+        gemms = expert_gemms(shape, 1 if whole else tp)
+        return (
+            sum(g.count * self._experts.grouped_time_us(g, tokens_here, experts, visits) for g in gemms) / 1e3
+        )
 
     def _communication_ms(self, tokens: int) -> float:
         """Two all-reduces a layer of the hidden state, and one after the embedding."""
@@ -178,11 +191,12 @@ class StepCost:
             return PCIE_LATENCY_US + message_bytes * 2 * (size - 1) / size / PCIE_BYTES_PER_US
         nearest = min(known, key=lambda count: (abs(count - size), count))
         curve = curves[str(nearest)]
-        top = curve.bytes[-1]
-        if message_bytes > top:
-            return curve.us[-1] * message_bytes / top
-        at = np.log(max(message_bytes, 1.0))
-        return float(np.exp(np.interp(at, np.log(curve.bytes), np.log(curve.us))))
+        top, floor = curve.bytes[-1], curve.us[0]
+        at = np.log(min(max(message_bytes, 1.0), top))
+        took = float(np.exp(np.interp(at, np.log(curve.bytes), np.log(curve.us)))) * max(
+            1.0, message_bytes / top
+        )
+        return floor + max(0.0, took - floor) * self.hardware.allreduce_scale
 
     def _elementwise_ms(self, tokens: int) -> float:
         """Two fused norms, rotary embedding with the cache write, the activation; in FP8 one more quantisation
@@ -192,7 +206,7 @@ class StepCost:
         wide = shape.experts_per_token * shape.moe_intermediate_size or shape.intermediate_size
         heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         elements = 2 * 4 * shape.hidden_size + (2 * heads + 3 * wide) / tp
-        kernels = 4.0 + (3 if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
+        kernels = 4.0 + (MOE_KERNELS if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
         if self._linear.compute in ("fp8", "int8"):
             elements += 2 * (2 * shape.hidden_size + (heads + wide) / tp) * 0.75
             kernels += 1
@@ -240,7 +254,7 @@ class StepCost:
         if shape.num_sliding_layers and shape.sliding_window:
             inside = np.minimum(starts + (tokens + 1) / 2, shape.sliding_window)
             total += (float((tokens * inside).sum()) - pairs) * shape.num_sliding_layers
-        peak = self.hardware.compute_tflops["bfloat16"] * 1e6 * curve.compute_share
+        peak = self.hardware.peak_flops(self._dtype) / 1e6 * curve.compute_share
         linear = curve.floor_us + curve.us_per_mega_element * float(tokens.sum()) * width / 1e6
         return (layers * linear + 4 * width * total / peak) / 1e3
 
@@ -259,6 +273,7 @@ class StepCost:
         time.host = max(0.0, spent - device) if settings.async_scheduling else spent
 
 
+MOE_KERNELS = 8  # beside the products: choosing experts, sorting rows by expert, gathering, weighted sum
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
 
 # An all-reduce over PCIe where nobody measured one: a ring at about 40 % of a 5.0 x16 link.

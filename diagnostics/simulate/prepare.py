@@ -87,7 +87,7 @@ class Prepared:
             token_s=host.frontend_token_us / 1e6 / max(1, int(self.value("stream_interval") or 1)),
             processes=max(1, int(self.value("api_server_count") or 1)) / copies,
         )
-        band = self.hardware.error_band
+        band, moe = self.hardware.error_band, self.shape.num_experts > 0
         return Setup(
             params=params,
             policy=_policy(self).build(),
@@ -97,8 +97,8 @@ class Prepared:
             targets=self.targets,
             stop_after_s=stop_after_s,
             error_band={
-                "tpot_percent": band.tpot_percent,
-                "ttft_percent": band.ttft_percent,
+                "tpot_percent": band.moe_tpot_percent if moe else band.tpot_percent,
+                "ttft_percent": band.moe_ttft_percent if moe else band.ttft_percent,
                 "source": band.source,
                 "curves_of": self.hardware.curves_of,
             },
@@ -217,6 +217,7 @@ def step_cost(
         quantization=given["quantization"],
         dtype=given["dtype"],
         kv_cache_dtype=given["kv_cache_dtype"],
+        enable_expert_parallel=bool(given["enable_expert_parallel"]),
         enforce_eager=bool(given["enforce_eager"]),
         async_scheduling=bool(given["async_scheduling"]),
         sorted_sampling=given["generation_config"] != "vllm" and default_sampling(shape.name) == "sorted",

@@ -1,0 +1,153 @@
+"""Step times against the published kernel tables and against physics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from camshaft.core.quantization import UNQUANTIZED, quantization_named
+from camshaft.core.shape import Gemm, dense_gemms, linear_flops_per_token, weight_bytes
+from camshaft.diagnostics.cost.gemm import GemmTimer
+from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.cost.models import load_model
+from camshaft.diagnostics.cost.speculation import SpeculativeCost, break_even_batch, speedup, tokens_per_step
+from camshaft.diagnostics.cost.step import CostSettings, StepCost
+
+H100 = load_hardware("h100")
+NONE = np.empty(0, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("tp", "tokens", "table_us"),
+    [(1, 1, 327), (1, 128, 346), (1, 256, 406), (2, 1, 175), (2, 256, 222), (4, 32, 106), (8, 128, 75)],
+)
+def test_products_of_a_70b_layer_take_what_was_measured(tp: int, tokens: int, table_us: float) -> None:
+    timer = GemmTimer(H100, quantization_named("fp8"), "bfloat16")
+    layer = sum(timer.time_us(g, tokens) for g in dense_gemms(load_model("llama-3.3-70b"), tp))
+    assert layer == pytest.approx(table_us, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "n", "k", "table_us"),
+    [
+        ("bfloat16", 1, 10240, 8192, 61),
+        ("bfloat16", 256, 5120, 5120, 29),
+        ("bfloat16", 8192, 8192, 8192, 1542),
+        ("fp8", 64, 51200, 5120, 109),
+        ("fp8", 4096, 10240, 8192, 596),
+    ],
+)
+def test_single_products_follow_the_table(dtype: str, tokens: int, n: int, k: int, table_us: float) -> None:
+    scheme = quantization_named("fp8") if dtype == "fp8" else UNQUANTIZED
+    timer = GemmTimer(H100, scheme, "bfloat16")
+    assert timer.time_us(Gemm("x", n, k, 1), tokens) == pytest.approx(table_us, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kv", "context", "table_ms"),
+    [("auto", 1024, 47.6), ("auto", 2048, 60.7), ("fp8", 1536, 46.4), ("fp8", 2048, 50.2)],
+)
+def test_decode_steps_of_70b_fp8_sum_to_the_tables(kv: str, context: int, table_ms: float) -> None:
+    """Products and attention of 128 sequences on one H100, as summed from the same tables."""
+    cost = StepCost(load_model("llama-3.3-70b"), H100, CostSettings(quantization="fp8", kv_cache_dtype=kv))
+    time = cost.decode_step(128, context)
+    assert time.gemm + time.decode_attention + time.head == pytest.approx(table_ms, rel=0.06)
+
+
+def test_a_step_is_never_faster_than_reading_the_weights() -> None:
+    for name, hardware in (("llama-3.1-8b", "h100"), ("llama-3.1-8b", "rtx 4090"), ("qwen3-32b", "a100")):
+        shape, sheet = load_model(name), load_hardware(hardware)
+        floor_ms = weight_bytes(shape).linear / (sheet.memory_bandwidth_gb_s * 1e6)
+        assert StepCost(shape, sheet).decode_step(1, 128).total > floor_ms
+
+
+def test_eager_small_batches_wait_for_launches() -> None:
+    shape = load_model("llama-3.1-8b")
+    graphs = StepCost(shape, H100, CostSettings()).decode_step(1, 512)
+    eager = StepCost(shape, H100, CostSettings(enforce_eager=True)).decode_step(1, 512)
+    assert graphs.launch == 0
+    assert eager.launch > 0
+    assert eager.total > 1.3 * graphs.total
+
+
+def test_async_scheduling_hides_the_host() -> None:
+    shape = load_model("llama-3.1-8b")
+    plain = StepCost(shape, H100, CostSettings()).decode_step(64, 512)
+    hidden = StepCost(shape, H100, CostSettings(async_scheduling=True)).decode_step(64, 512)
+    assert plain.host > 0
+    assert hidden.host == 0
+    assert plain.device == pytest.approx(hidden.device)
+
+
+def test_window_layers_read_only_their_window() -> None:
+    cost = StepCost(load_model("gpt-oss-20b"), H100)
+    short, long = cost.decode_step(64, 2000), cost.decode_step(64, 4000)
+    grown = long.decode_attention - short.decode_attention
+    assert grown > 0
+    full = StepCost(load_model("llama-3.1-8b"), H100)
+    assert grown < full.decode_step(64, 4000).decode_attention - full.decode_step(64, 2000).decode_attention
+
+
+def test_four_bit_weights_read_a_quarter_at_batch_one_and_help_less_in_prefill() -> None:
+    shape = load_model("qwen2.5-32b")
+    plain, packed = (StepCost(shape, H100, CostSettings(quantization=q)) for q in (None, "awq"))
+    assert packed.decode_step(1, 128).gemm < 0.5 * plain.decode_step(1, 128).gemm
+    assert packed.prefill_step(8192).gemm > 0.8 * plain.prefill_step(8192).gemm
+
+
+def test_a_mixture_reads_more_experts_as_the_batch_grows() -> None:
+    cost = StepCost(load_model("qwen3-30b-a3b"), H100)
+    one, many = cost.decode_step(1, 128).experts, cost.decode_step(64, 128).experts
+    assert 4 * one < many
+
+
+def test_speculation_pays_alone_and_not_in_a_crowd() -> None:
+    target = StepCost(load_model("llama-3.1-70b"), H100, CostSettings(quantization="fp8"))
+    draft = StepCost(load_model("llama-3.2-1b"), H100)
+    cost = SpeculativeCost(target, draft, drafted=4, acceptance=0.8)
+    assert speedup(cost, 1, 1000) > 1.5
+    limit = break_even_batch(cost, 1000)
+    assert 8 < limit < 1024
+    assert speedup(cost, limit + 1, 1000) <= 1
+    assert break_even_batch(SpeculativeCost(target, draft, drafted=5, acceptance=0.05), 1000) == 0
+
+
+def test_tokens_per_step_of_speculation() -> None:
+    assert tokens_per_step(3, 0.0) == 1
+    assert tokens_per_step(3, 1.0) == 4
+    assert tokens_per_step(1, 0.5) == pytest.approx(1.5)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    decodes=st.integers(0, 256),
+    context=st.integers(1, 30_000),
+    chunk=st.integers(0, 8192),
+    start=st.integers(0, 20_000),
+)
+def test_more_work_never_takes_less_time(decodes: int, context: int, chunk: int, start: int) -> None:
+    cost = StepCost(load_model("llama-3.1-8b"), H100)
+
+    def total(sequences: int, length: int, tokens: int, past: int) -> float:
+        chunks = (np.array([tokens]), np.array([past])) if tokens else (NONE, NONE)
+        return cost.step(np.full(sequences, length), *chunks, sequences + bool(tokens)).total
+
+    if decodes + chunk == 0:
+        return
+    base = total(decodes, context, chunk, start)
+    assert base > 0
+    assert total(decodes, context + 1000, chunk, start) >= base - 1e-9
+    assert total(decodes, context, chunk, start + 1000) >= base - 1e-9
+    # efficiency rises with tokens, so a slightly larger product may be a little faster, as measured
+    assert total(decodes + 64, context, chunk, start) >= 0.93 * base
+    if chunk:
+        assert total(decodes, context, 2 * chunk, start) >= 0.97 * base
+
+
+def test_prefill_is_bounded_by_the_peak() -> None:
+    shape = load_model("llama-3.1-70b")
+    cost = StepCost(shape, H100, CostSettings(quantization="fp8"))
+    floor_ms = linear_flops_per_token(shape) * 8192 / 1979e12 * 1e3
+    assert floor_ms < cost.prefill_step(8192).gemm < 2 * floor_ms
