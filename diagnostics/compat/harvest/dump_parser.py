@@ -6,6 +6,10 @@ project), then compare:
     /path/to/venv/bin/python dump_parser.py > vllm-0.32.0.json
     engine matrix compare vllm-0.32.0.json
 
+An unpacked sdist does as well as an installed release (nothing compiled is needed); say which one it is:
+
+    PYTHONPATH=vllm-0.33.0 /path/to/venv/bin/python dump_parser.py 0.33.0 > vllm-0.33.0.json
+
 Modules that vLLM imports and the environment lacks are stood in for: none of them decides an option.
 The parser is built as on a CUDA machine, where the choices of a few options depend on the platform.
 """
@@ -23,6 +27,9 @@ import os
 import sys
 import types
 from unittest import mock
+
+
+STAND_INS = "--stand-in="
 
 
 class _StandIn(types.ModuleType):
@@ -79,12 +86,37 @@ def plain(value: object) -> object:
     return None if type(value).__name__ == "PydanticUndefinedType" else f"<{type(value).__name__}>"
 
 
+class _Built(Exception):
+    """Thrown out of an old release's main program once its parser is complete."""
+
+
 def serve_parser() -> argparse.ArgumentParser:
     """The parser of `vllm serve`."""
     platform = importlib.import_module("vllm.platforms").current_platform
-    with mock.patch.object(type(platform), "device_type", "cuda"):
-        command = importlib.import_module("vllm.entrypoints.cli.serve").ServeSubcommand()
+    with mock.patch.object(type(platform), "device_type", "cuda", create=True):
+        try:
+            command = importlib.import_module("vllm.entrypoints.cli.serve").ServeSubcommand()
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("vllm.entrypoints.cli"):
+                raise
+            return _from_main_program()
         return command.subparser_init(_parser_class()().add_subparsers())
+
+
+def _from_main_program() -> argparse.ArgumentParser:
+    """The same where the main program builds all commands' parsers in one function."""
+
+    def stop(parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
+        raise _Built(parser)
+
+    main_program = importlib.import_module("vllm.scripts")
+    with mock.patch.object(_parser_class(), "parse_args", stop):
+        try:
+            main_program.main()
+        except _Built as built:
+            commands = next(a for a in built.args[0]._actions if isinstance(a, argparse._SubParsersAction))
+            return commands.choices["serve"]
+    raise SystemExit("the main program of this vLLM parses no arguments")
 
 
 def _parser_class() -> type[argparse.ArgumentParser]:
@@ -129,18 +161,20 @@ def version_of(package: str = "vllm") -> str:
 
 def main() -> None:
     """Print the dump as JSON, one option a line; start over with a stand-in for each module found missing."""
-    stand_ins = sys.argv[1].split(",") if len(sys.argv) > 1 else []
-    script, sys.argv = sys.argv[0], ["vllm"]
+    script, *arguments = sys.argv
+    told = [text for text in arguments if not text.startswith(STAND_INS)]
+    stand_ins = [text.removeprefix(STAND_INS) for text in arguments if text.startswith(STAND_INS)]
+    sys.argv = ["vllm"]
     sys.path.pop(0)  # this file's own folder
     sys.meta_path.append(_Missing(stand_ins))
-    version = version_of()
+    version = told[0] if told else version_of()
     output, sys.stdout = sys.stdout, sys.stderr
     try:
         flags = describe(serve_parser())
     except ModuleNotFoundError as error:
         if not error.name or error.name.split(".")[0] == "vllm" or error.name in stand_ins:
             raise
-        os.execv(sys.executable, [sys.executable, script, ",".join([*stand_ins, error.name])])
+        os.execv(sys.executable, [sys.executable, script, *arguments, STAND_INS + error.name])
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(flag)}" for name, flag in sorted(flags.items()))
     output.write(f'{{"version": {json.dumps(version)}, "flags": {{\n{lines}\n}}}}\n')
 

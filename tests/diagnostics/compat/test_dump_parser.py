@@ -63,12 +63,16 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def dump(package: Path) -> ParserDump:
+def dump_of(package: Path, *arguments: str) -> ParserDump:
     environment = {**os.environ, "PYTHONPATH": str(package)}
-    command = [sys.executable, str(Path(dump_parser.__file__))]
+    command = [sys.executable, str(Path(dump_parser.__file__)), *arguments]
     done = subprocess.run(command, capture_output=True, env=environment, check=True, timeout=120)
     return read_dump(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def dump(package: Path) -> ParserDump:
+    return dump_of(package)
 
 
 def test_every_option_is_written_down_with_all_its_spellings(dump: ParserDump) -> None:
@@ -92,3 +96,28 @@ def test_every_option_is_written_down_with_all_its_spellings(dump: ParserDump) -
 def test_the_harvester_reads_the_same_from_the_source_alone(package: Path, dump: ParserDump) -> None:
     made = harvest(package)
     assert differences(Table("vllm", parse("9.8.7"), made.flags, made.env), dump) == []
+
+
+def test_an_unpacked_old_release_is_written_down_from_its_main_program(tmp_path: Path) -> None:
+    main = """
+        from vllm.utils import FlexibleArgumentParser
+
+        def main():
+            parser = FlexibleArgumentParser(description="commands")
+            commands = parser.add_subparsers(required=True, dest="command")
+            serve = commands.add_parser("serve")
+            serve.add_argument("--count", type=int, default=3)
+            chat = commands.add_parser("chat")
+            chat.add_argument("--url")
+            parser.parse_args()
+            raise SystemExit("must not get here")
+    """
+    files = {name: text for name, text in PACKAGE.items() if "cli" not in name and "dist-info" not in name}
+    for name, text in {**files, "vllm/scripts.py": main}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text), encoding="utf-8")
+    dump = dump_of(tmp_path, "0.1.2")
+    assert (dump.version, list(dump.flags)) == ("0.1.2", ["--count"])
+    made = harvest(tmp_path)
+    assert differences(Table("vllm", parse("0.1.2"), made.flags, made.env), dump) == []
