@@ -62,7 +62,9 @@ def decode_kernel(
     dims = tl.arange(0, DIM)
     heads = head * GROUP + rows
     live = (rows < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    query = tl.load(q + sequence.to(tl.int64) * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0)
+    query = tl.load(
+        q + sequence.to(tl.int64) * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
+    )
     table = tables + sequence.to(tl.int64) * table_stride
 
     best = tl.full([16], float("-inf"), tl.float32)

@@ -1,0 +1,129 @@
+"""Triton: chunks of a prompt over their paged past, 64 or 128 query rows at a time.
+
+A program owns a tile of query rows of one sequence and one KV head; the heads of a group stand side by side in
+the rows, so keys are read once a group and Hopper's warpgroup instructions (64 rows) are filled. Tiles of
+keys that every row may see run without a mask; only the diagonal and the edge of a window pay for one.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .decode import LOG2E, load_tile, tanh
+
+
+@triton.jit
+def find_sequence(query_starts, tile, n, tile_tokens: tl.constexpr):
+    """The sequence that query tile `tile` belongs to, when each starts on a tile of its own: the last i with
+    query_starts[i] // tile_tokens + i <= tile.
+    """
+    low, high = 0, n
+    while low < high - 1:
+        middle = (low + high) // 2
+        if tl.load(query_starts + middle) // tile_tokens + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def attend(
+    query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads, begin, end, context,
+    scale, soft_cap, window, dims,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr,
+    MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over key tiles begin..end; MASKED tiles compare every key with every row."""
+    for tile in range(begin, end):
+        keys = tile * TILE_N + tl.arange(0, TILE_N)
+        valid = keys < context
+        k = load_tile(k_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        scores = tl.dot(query, tl.trans(k.to(query.dtype))) * scale
+        if HAS_CAP:
+            scores = soft_cap * tanh(scores / soft_cap)
+        scores = scores * LOG2E
+        if MASKED:
+            seen = keys[None, :] <= positions[:, None]
+            if HAS_WINDOW:
+                seen = seen & (keys[None, :] > positions[:, None] - window)
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        anchor = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - anchor[:, None])
+        decay = tl.exp2(best - anchor)
+        total = total * decay + tl.sum(weights, 1)
+        v = load_tile(v_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), v.to(query.dtype))
+        best = higher
+    return acc, total, best
+
+
+@triton.jit
+def prefill_kernel(
+    q, k_cache, v_cache, out, tables, contexts, query_starts,
+    scale, k_scale, v_scale, soft_cap, window,
+    q_stride, out_stride, table_stride, n, num_kv_heads, first_sequence,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr, TILE_N: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+):  # fmt: skip
+    """Grid (query tiles, num_kv_heads). The grid may be larger than needed: it is bounded by
+    T // tokens + n without asking the device, and spare programs return at once. Sequences before
+    `first_sequence` are decodes and belong to the other kernel.
+    """
+    TOKENS: tl.constexpr = ROWS // GROUP
+    tile, head = tl.program_id(0), tl.program_id(1)
+    sequence = find_sequence(query_starts, tile, n, TOKENS)
+    begin = tl.load(query_starts + sequence)
+    length = tl.load(query_starts + sequence + 1) - begin
+    first = (tile - (begin // TOKENS + sequence)) * TOKENS
+    context = tl.load(contexts + sequence)
+    if sequence < first_sequence or first >= length:
+        return
+
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, DIM)
+    token = first + rows // GROUP
+    positions = context - length + token
+    live = ((token < length) & (rows < TOKENS * GROUP))[:, None] & (dims < HEAD_DIM)[None, :]
+    heads = head * GROUP + rows % GROUP
+    at = (begin + token).to(tl.int64)
+    query = tl.load(
+        q + at[:, None] * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
+    )
+    table = tables + sequence.to(tl.int64) * table_stride
+
+    lowest = context - length + first  # position of the first row
+    last = tl.minimum(context, lowest + TOKENS)  # one past the last key any row may see
+    first_tile = 0
+    clear_from = 0
+    if HAS_WINDOW:
+        first_tile = tl.maximum(lowest - window + 1, 0) // TILE_N
+        clear_from = tl.cdiv(tl.maximum(lowest + TOKENS - window, 0), TILE_N)
+    clear_to = tl.maximum((lowest + 1) // TILE_N, first_tile)
+    clear_from = tl.minimum(tl.maximum(clear_from, first_tile), clear_to)
+
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    if HAS_WINDOW:
+        acc, total, best = attend(
+            query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
+            first_tile, clear_from, context, scale * k_scale, soft_cap, window, dims,
+            HEAD_DIM, BLOCK_SIZE, TILE_N, True, HAS_WINDOW, HAS_CAP,
+        )  # fmt: skip
+    acc, total, best = attend(
+        query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
+        clear_from, clear_to, context, scale * k_scale, soft_cap, window, dims,
+        HEAD_DIM, BLOCK_SIZE, TILE_N, False, HAS_WINDOW, HAS_CAP,
+    )  # fmt: skip
+    acc, total, best = attend(
+        query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
+        clear_to, tl.cdiv(last, TILE_N), context, scale * k_scale, soft_cap, window, dims,
+        HEAD_DIM, BLOCK_SIZE, TILE_N, True, HAS_WINDOW, HAS_CAP,
+    )  # fmt: skip
+
+    result = acc * v_scale / tl.where(total == 0.0, 1.0, total)[:, None]
+    where = out + at[:, None] * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(where, result.to(out.dtype.element_ty), mask=live)

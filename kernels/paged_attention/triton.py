@@ -1,0 +1,84 @@
+"""Triton on CUDA: a decode kernel and a prefill kernel over one mixed batch, without a host round trip."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+
+from . import Sequences
+from .decode import MAX_SPLITS, TILE, decode_kernel, merge_kernel
+from .prefill import prefill_kernel
+
+PREFILL_TILE = 64  # keys of one loop turn
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    sequences: Sequences,
+    scale: float,
+    window: int | None,
+    out: torch.Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    soft_cap: float | None = None,
+) -> None:
+    """As the op. K and V may be float8_e4m3fn; they are then multiplied by k_scale and v_scale."""
+    num_kv_heads, block_size, head_dim = k_cache.shape[1:]
+    group = q.shape[1] // (head_dim * num_kv_heads)
+    dim = triton.next_power_of_2(head_dim)
+    n = sequences.context_lens.shape[0]
+    window_and_cap = {"HAS_WINDOW": window is not None, "HAS_CAP": soft_cap is not None}
+    scales = (scale, k_scale, v_scale, soft_cap or 1.0, window or 0)
+    if sequences.num_decodes:
+        count, sms = sequences.num_decodes, _num_sms(q.device)
+        # Enough splits for the worst case of this batch size: the device takes fewer where that is better.
+        splits = min(MAX_SPLITS, triton.next_power_of_2(triton.cdiv(2 * sms, count * num_kv_heads)))
+        partial, sums = _scratch(q.device, count * num_kv_heads * group * splits, head_dim)
+        decode_kernel[(count, num_kv_heads, splits)](
+            q, k_cache, v_cache, out, partial, sums, sequences.block_tables, sequences.context_lens,
+            *scales,
+            q.stride(0), out.stride(0), sequences.block_tables.stride(0), num_kv_heads, sms,
+            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, TILE_N=TILE, SPLITS=splits,
+            **window_and_cap, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        if splits > 1:
+            merge_kernel[(count, num_kv_heads * group)](
+                out, partial, sums, sequences.context_lens, v_scale, out.stride(0), num_kv_heads * group,
+                num_kv_heads, sms, HEAD_DIM=head_dim, DIM=dim, TILE_N=TILE, SPLITS=splits, num_warps=4,
+            )  # fmt: skip
+    if n > sequences.num_decodes:
+        rows = 128 if sequences.max_query_len * group > 64 else 64
+        tokens = rows // group
+        prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
+            q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
+            *scales,
+            q.stride(0), out.stride(0), sequences.block_tables.stride(0), n, num_kv_heads,
+            sequences.num_decodes,
+            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=PREFILL_TILE,
+            **window_and_cap, num_warps=8 if rows == 128 else 4, num_stages=3,
+        )  # fmt: skip
+
+
+@functools.cache
+def _num_sms(device: torch.device) -> int:
+    """SMs of the device; the interpreter, which has none, is treated as an H100."""
+    if device.type != "cuda":
+        return 132
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+_kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+def _scratch(device: torch.device, rows: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 [rows * head_dim] and [rows * 2], kept and grown, so that a step allocates nothing."""
+    kept = _kept.get(device)
+    if kept is None or kept[0].numel() < rows * head_dim or kept[1].numel() < rows * 2:
+        partial = torch.empty(rows * head_dim, dtype=torch.float32, device=device)
+        kept = _kept[device] = (partial, torch.empty(rows * 2, dtype=torch.float32, device=device))
+    return kept
