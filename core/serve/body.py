@@ -18,8 +18,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `\$(?:\.?)([^`]*)`$")
 _MAX_NAMES = 8
+_MAX_TOLD = 256
 BODY_TIMEOUT_S = 60.0  # a client that sends a byte now and then must not hold a connection for ever
 log = structlog.get_logger()
+_told: set[str] = set()
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -51,10 +53,16 @@ async def read_struct(request: Request, kind: type[T], max_bytes: int) -> T:
         raise HttpFault(415, "the body must be JSON: send Content-Type: application/json")
     body = await read_body(request, max_bytes)
     decoded = decode(body, kind)
-    unknown = unknown_fields(body, kind)
-    if unknown:
-        log.info("unknown fields ignored", fields=unknown[:_MAX_NAMES], count=len(unknown))
+    _tell_unknown(unknown_fields(body, kind))
     return decoded
+
+
+def _tell_unknown(names: list[str]) -> None:
+    """Says once of each field that it is ignored."""
+    fresh = [name for name in names if name not in _told][: _MAX_TOLD - len(_told)]
+    if fresh:
+        _told.update(fresh)
+        log.info("unknown fields are ignored; each is told once", fields=fresh[:_MAX_NAMES], count=len(fresh))
 
 
 def decode(body: bytes, kind: type[T]) -> T:

@@ -73,6 +73,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         role=body.messages[-1].role if continues else service.config.response_role,
         echo=_last_text(body) if body.echo and continues else "",
     )
+    request.state.generation = call.generation  # for the access line
     if body.stream:
         await attended(service, call.generation, request.receive, call.generation.first_sign())
         return EventStream(service, call.generation, _events(call))

@@ -68,6 +68,7 @@ async def completions(service: Service, request: Request) -> Response:
         names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
         created=int(time.time()),
     )
+    request.state.generation = call.generation  # for the access line
     if body.stream:
         await attended(service, call.generation, request.receive, call.generation.first_sign())
         return EventStream(service, call.generation, _events(call))

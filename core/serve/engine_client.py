@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ class EngineClient:
         self._counted = 0  # AddRequests that the latest figures know of
         self._stats: Stats | None = None
         self._opened: asyncio.Future[Ready] | None = None
+        self._process: BaseProcess | None = None
         self._closing = False
         self.ready: Ready | None = None
         self.dead: CamshaftError | None = None
@@ -90,13 +92,13 @@ class EngineClient:
         self._socket.set_hwm(0)
         self._socket.bind(address)
         loop.add_reader(self._socket.getsockopt(zmq.FD), self._drain_socket)
-        self._process = multiprocessing.get_context("spawn").Process(
+        self._process = process = multiprocessing.get_context("spawn").Process(
             target=engine_process_main,
             args=(address, self._factory, self._options.log_level, self._options.log_format),
             name="EngineCore",
         )
-        self._process.start()
-        loop.add_reader(self._process.sentinel, self._on_exit)
+        process.start()
+        loop.add_reader(process.sentinel, self._on_exit, process)
         self._drain_socket()
         self.ready = await self._opened
         return self.ready
@@ -104,23 +106,29 @@ class EngineClient:
     @property
     def pid(self) -> int | None:
         """Process id of the engine process."""
-        return self._process.pid
+        return self._process.pid if self._process is not None else None
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Ends the engine process: asks first, then kills. Requests still in flight are aborted."""
         self._closing = True
-        loop = asyncio.get_running_loop()
-        if self._process.is_alive() and self.dead is None:
-            self._send(Abort(list(self._by_handle)))
-            self._send(Drain())
-        patient = self.ready is not None and self.dead is None
-        await asyncio.to_thread(self._process.join, timeout_s if patient else 1.0)
-        if self._process.is_alive():
-            log.warning("engine process did not end; killing it", pid=self._process.pid)
-            self._process.kill()
-            await asyncio.to_thread(self._process.join)
+        process, loop = self._process, asyncio.get_running_loop()
+        if process is None:
+            return
+        try:
+            if self.ready is not None and self.dead is None:
+                self._send(Abort(list(self._by_handle)))
+                self._send(Drain())
+                await asyncio.to_thread(process.join, timeout_s)
+            elif self.dead is not None:
+                await asyncio.to_thread(process.join, 1.0)  # it is on its way out
+        finally:
+            # Whatever went wrong: a child left alive would keep this process from exiting.
+            if process.is_alive():
+                log.warning("ending the engine process", pid=process.pid)
+                process.kill()
+            process.join()
         with contextlib.suppress(ValueError):
-            loop.remove_reader(self._process.sentinel)
+            loop.remove_reader(process.sentinel)
         loop.remove_reader(self._socket.getsockopt(zmq.FD))
         self._socket.close(linger=0)
         self._context.term()
@@ -279,12 +287,12 @@ class EngineClient:
 
     # death
 
-    def _on_exit(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+    def _on_exit(self, process: BaseProcess) -> None:
+        asyncio.get_running_loop().remove_reader(process.sentinel)
         self._drain_socket()  # its last words
-        self._process.join(0)
+        process.join(0)
         if not self._closing:
-            self._die(EngineDead(f"the engine process has gone (exit code {self._process.exitcode})"))
+            self._die(EngineDead(f"the engine process has gone (exit code {process.exitcode})"))
 
     def _die(self, error: CamshaftError) -> None:
         if self.dead is not None or self._closing:

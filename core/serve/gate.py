@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,4 +100,18 @@ class Gate:
             status=status or 499,
             duration_ms=round((time.monotonic() - begun_s) * 1e3, 1),
             client=f"{client[0]}:{client[1]}" if client else "-",
+            **_tokens(scope),
         )
+
+
+def _tokens(scope: Scope) -> dict[str, Any]:
+    """What a generation came to, for its access line."""
+    generation = scope["state"].get("generation")
+    if generation is None:
+        return {}
+    sequences = generation.sequences
+    return {
+        "prompt_tokens": sum(len(prompt) for prompt in {id(s.prompt): s.prompt for s in sequences}.values()),
+        "completion_tokens": sum(s.num_tokens for s in sequences),
+        "finish": ",".join(sorted({s.finish_reason or "gone" for s in sequences})),
+    }

@@ -192,6 +192,7 @@ class Metrics(Collector):
         yield self._histogram(
             "camshaft:step_duration_ms", "Duration of a step in milliseconds.", self.step_ms
         )
+        yield self._prompt_tokens_by_source()
         reasons = CounterMetricFamily(
             "vllm:request_success",
             "Count of successfully processed requests.",
@@ -246,6 +247,16 @@ class Metrics(Collector):
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
         family = HistogramMetricFamily(name, text, labels=["model_name", "engine"])
         family.add_metric(self._labels, buckets=histogram.cumulative(), sum_value=histogram.sum)
+        return family
+
+    def _prompt_tokens_by_source(self) -> Metric:
+        family = CounterMetricFamily(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens by where their keys and values came from.",
+            labels=["model_name", "engine", "source"],
+        )
+        family.add_metric([*self._labels, "local_compute"], self.prompt_tokens - self.prompt_tokens_cached)
+        family.add_metric([*self._labels, "local_cache_hit"], self.prompt_tokens_cached)
         return family
 
     def _cache_config(self, ready: Ready) -> Metric:

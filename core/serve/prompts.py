@@ -140,7 +140,12 @@ async def chat_prompt(
         "continue_final_message": continues,
         "chat_template": body.chat_template or server_template,
     }
-    return await off_loop(chars, lambda: tokenizer.encode_chat(messages, **options))
+    try:
+        return await off_loop(chars, lambda: tokenizer.encode_chat(messages, **options))
+    except RecursionError:
+        raise RequestError(
+            "the conversation is nested too deeply for the chat template", "messages"
+        ) from None
 
 
 _RESERVED = frozenset(

@@ -120,6 +120,7 @@ class Server:
         stopped.cancel()
         if not starting.done():
             starting.cancel()
+            await asyncio.wait({starting})
             return None
         ready, tokenizer = starting.result()
         _tell_capacity(ready, self._parts.device)

@@ -44,6 +44,7 @@ class FakeEngine:
     max_num_seqs: int = 4
     num_blocks: int = 64
     step_s: float = 0.0
+    open_s: float = 0.0
     fail_open: str = ""
     refuse_token: int = -1  # a prompt that starts with it is rejected by the engine
     crash_token: int = -1  # a prompt that starts with it kills the engine
@@ -55,6 +56,7 @@ class FakeEngine:
     ledger: dict[str, list[int]] = field(default_factory=dict)
 
     def open(self) -> Ready:
+        time.sleep(self.open_s)
         if self.fail_open == "capacity":
             raise CapacityError("weights need 80 GiB, this machine has 24 GiB")
         if self.fail_open == "model":

@@ -216,3 +216,26 @@ def test_a_body_that_never_comes(server: Running, monkeypatch: pytest.MonkeyPatc
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
         assert line.recv(64).startswith(b"HTTP/1.1 408")
+
+
+def test_a_fault_of_ours_is_500_without_its_story(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> Any:
+        raise ValueError("the inside of the server")
+
+    monkeypatch.setattr("camshaft.core.serve.app.completions", broken)
+    error = check_error(server.post(COMPLETIONS, {"prompt": "x"}, headers={"x-request-id": "who"}), 500)
+    assert "inside" not in error["message"]
+    assert "who" in error["message"]
+    monkeypatch.undo()
+
+
+def test_nesting_that_the_template_cannot_take(server: Running) -> None:
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    body = {
+        "messages": [{"role": "user", "content": "a", "tool_calls": [{"deep": deep}]}],
+        "tools": [{"x": deep}],
+    }
+    reply = server.post(CHAT, body)
+    assert reply.status_code in (200, 400)

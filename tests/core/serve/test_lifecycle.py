@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import fake_factory
-from support import Running, events, running_server
+from support import Running, events, fake_parts, running_server
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, ModelError
@@ -279,6 +279,15 @@ def test_a_dead_engine_ends_the_server_with_1(process: Process) -> None:
         os.kill(process.engine_pid, signal.SIGKILL)
         assert future.result().status_code == 503
     assert process.process.wait(20) == 1
+
+
+def test_told_to_stop_while_loading(model_folder: Path) -> None:
+    async def start() -> int:
+        server = Server(fake_parts(model_folder, {"open_s": 60}))
+        asyncio.get_running_loop().call_later(0.5, server.stop)
+        return await server.run()
+
+    assert asyncio.run(start()) == 1
 
 
 def test_no_orphan_is_left(process: Process) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support import Running, running_server
+from support import Running, events, running_server
 
 from camshaft import __version__
 
@@ -157,3 +157,15 @@ def test_metrics(model_folder: Path) -> None:
         "http_requests_total",
         "process_cpu_seconds_total",
     }
+
+
+def test_stream_interval(model_folder: Path) -> None:
+    body = {"prompt": "the quick brown fox", "temperature": 0, "max_tokens": 41, "ignore_eos": True}
+    with running_server(model_folder, {"step_s": 0.005}, stream_interval=10) as server:
+        chunks = events(server.post(COMPLETIONS, {**body, "stream": True, "return_token_ids": True}).text)
+        whole = server.post(COMPLETIONS, body).json()["choices"][0]["text"]
+    sizes = [len(chunk["choices"][0]["token_ids"]) for chunk in chunks]
+    assert sum(sizes) == 41
+    assert sizes[0] < 10  # the first token does not wait for others
+    assert all(size >= 10 for size in sizes[1:-1])
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
