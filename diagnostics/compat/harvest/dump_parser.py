@@ -28,7 +28,6 @@ import sys
 import types
 from unittest import mock
 
-
 STAND_INS = "--stand-in="
 
 
