@@ -165,7 +165,7 @@ def _measure_offline(
         "model": engine.config.model,
         "policy": engine.scheduler.guard.name,
     }
-    return run.result(targets), about, {}
+    return run.result(targets), about, run.samples
 
 
 def _engine(source: str, overrides: tuple[str, ...], policy: str | None = None) -> Engine:

@@ -138,7 +138,7 @@ class ServeConfig(BaseModel):
     port: Int = _knob("server", "Port to listen on; 0 is any free one.", 8000, ge=0, le=65535)
     uds: str | None = _knob("server", "Unix socket to listen on instead of host and port.")
     served_model_name: Names | None = _knob("server", "Names clients use; default: `model` as written.")
-    api_key: Names | None = _knob("server", "Keys of which clients must send one.")
+    api_key: Names | None = _knob("server", "Keys of which clients must send one.", repr=False)
     root_path: str | None = _knob("server", "Path prefix behind a proxy.")
     ssl_keyfile: str | None = _knob("server", "Key file for HTTPS.")
     ssl_certfile: str | None = _knob("server", "Certificate file for HTTPS.")

@@ -32,6 +32,7 @@ class OfflineRun:
     preemptions: int
     steps: int
     step_ms: np.ndarray  # of each step, by the executor
+    samples: dict[str, str] = field(default_factory=dict)  # one full message of each kind of failure
 
     def result(self, targets: Targets | None = None) -> Result:
         """The figures of the run."""
@@ -81,8 +82,8 @@ class _Driver:
     waste_sum: float = 0.0
     waste_samples: int = 0
     step_ms: list[float] = field(default_factory=list)
+    samples: dict[str, str] = field(default_factory=dict)
     first: tuple[int, int, int] = (0, 0, 0)  # preemptions, prefix queries and hits before the run
-    last_stats: tuple[int, int, int] = (0, 0, 0)
     steps: int = 0
 
     def begin(self) -> None:
@@ -104,7 +105,7 @@ class _Driver:
                 self.engine.add(self._request(request, arrival))
                 self.requests[request.index] = request
             except RequestError as error:
-                record.error = f"refused: {error}"
+                self._fail(record, "refused", str(error))
                 self._ended(request, now)
 
     def _request(self, request: WorkloadRequest, arrival_s: float) -> Request:
@@ -169,7 +170,7 @@ class _Driver:
             self.records[output.handle].cached_tokens = output.cached_tokens
         if output.finish_reason is not None:
             if output.finish_reason not in ("stop", "length"):
-                self.records[output.handle].error = output.error or output.finish_reason
+                self._fail(self.records[output.handle], output.finish_reason, output.error or "")
             self._ended(request, now)
 
     def _hear(self, request: WorkloadRequest, output: Output) -> None:
@@ -188,6 +189,10 @@ class _Driver:
         self.feeder.finished(request, now)
         if self.progress is not None:
             self.progress(self.ended, self.tokens)
+
+    def _fail(self, record: RequestRecord, kind: str, message: str) -> None:
+        record.error = kind
+        self.samples.setdefault(kind, message)
 
     def _sample_stats(self) -> None:
         scheduler = self.engine.scheduler
@@ -228,6 +233,7 @@ class _Driver:
             stats.preemptions - preemptions,
             self.steps,
             np.asarray(self.step_ms),
+            self.samples,
         )
 
 

@@ -150,6 +150,8 @@ def drive_url(
 ) -> UrlRun:
     """Plays a workload against a server until every request has ended; failures are counted, not raised.
 
+    In a later turn of a session stands an answer of the planned length, not the one that was given, so a
+    server finds the earlier prompts in its cache and not the answers.
     Raises EvidenceError where the server cannot be reached at all, lists no model, or answers no request of
     the warm-up.
     """

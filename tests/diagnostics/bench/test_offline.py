@@ -96,7 +96,8 @@ def test_a_request_that_cannot_fit_is_counted_and_the_rest_goes_on(bench: Any) -
     result = run.result()
     assert result.failed == sum(record.input_tokens == 3000 for record in run.records) > 0
     assert result.completed == 12 - result.failed
-    assert all(kind.startswith("refused: the prompt has 3000 tokens") for kind in result.errors)
+    assert result.errors == {"refused": result.failed}
+    assert run.samples["refused"].startswith("the prompt has 3000 tokens")
 
 
 def test_evictions_are_counted(bench: Any) -> None:
