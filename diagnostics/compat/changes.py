@@ -121,6 +121,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pairs: list[Pair] = []
     modules: list[ModuleChange] = []
     off_when_unset: list[str] = []
+    synonyms: dict[str, str] = {}
     elsewhere: dict[str, tuple[str, str]] = {}
 
     def read_elsewhere(self, variable: str, target: Version) -> bool:

@@ -114,7 +114,8 @@ def _evidence(context: Context, name: str, version: str) -> str:
 
 
 def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
-    near = nearest(spelled, context.table.spellings())
+    meant = context.changes.synonyms.get(spelled)
+    near = meant if meant in context.table.spellings() else nearest(spelled, context.table.spellings())
     hint = f"Did you mean {near}?" if near else None
     return Finding(
         code="FL-01",

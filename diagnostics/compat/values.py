@@ -9,6 +9,7 @@ from typing import Any
 from .arguments import Argument
 from .context import Context
 from .findings import Edit, Finding
+from .inputs.base import Entry
 from .parsing import Misuse, Use
 from .remedies import quoted
 from .table import Flag
@@ -189,11 +190,19 @@ def _dash(context: Context, word: Argument) -> Finding:
     )
 
 
+def _model_words(context: Context) -> int:
+    """How many of the free words are the model: one for `vllm serve`, unless --model already names it."""
+    if context.configuration.entry_point == "api_server":
+        return 0
+    use = context.use("--model")
+    if use is None or isinstance(use.option.origins[0], Entry):
+        return 1
+    return int(context.configuration.entry_point == "serve" and context.dialect.serve_model != "moved")
+
+
 def stray_words(context: Context) -> Iterator[Finding]:
     """Words that belong to no option; the first one of `vllm serve` is the model."""
-    words = context.parsed.positionals
-    if context.configuration.entry_point == "serve" or context.configuration.entry_point is None:
-        words = words[1:]
+    words = context.parsed.positionals[_model_words(context) :]
     typographic = False
     for word in words:
         if word.opaque or (typographic and not word.text.startswith(DASHES)):
