@@ -273,6 +273,24 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
     print_overhead(Console(), measured)
 
 
+@bench.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+def replay(file: str) -> None:
+    """Play a recording of `engine serve --set record=FILE` again and compare every step plan.
+
+    Nothing is computed: the scheduler gets the same calls at the same times. Exit status 1 where a plan
+    comes out otherwise.
+    """
+    from ..core.recording import replay as replay_recording
+
+    with _user_errors():
+        played = replay_recording(file)
+    said = f"{played.steps:,} steps of {played.requests:,} requests"
+    if played.first_difference is not None:
+        raise click.ClickException(f"{said}: step {played.first_difference} is planned otherwise now")
+    click.echo(f"{said}: every plan is the same")
+
+
 class _Bar:
     """A progress bar on standard error: requests ended and output tokens so far."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def run(*arguments: str) -> Result:
         (["--offline", "cpu-demo", "--workload", "chatt"], "did you mean chat"),
         (["--offline", "cpu-demo", "--slo", "fast"], "ttft, tpot, itl or e2e"),
         (["--offline", "cpu-demo", "--rate", "1", "--concurrency", "2"], "exclude each other"),
+        (["replay", __file__], "not a JSON line"),
         (["overhead", "--running", "many"], "whole numbers"),
         (["overhead", "--running", "4", "--policies", "naive"], "one request at a time"),
     ],
@@ -92,3 +94,14 @@ def test_an_engine_is_measured_in_process(tiny_llama: Path, tmp_path: Path) -> N
     result = run("--offline", str(config), "--workload", "mixed")
     assert result.exit_code == 1
     assert "this engine holds 256" in result.output
+
+    recorded = str(tmp_path / "r.jsonl")
+    run(*arguments, "--set", f"record={recorded}")
+    assert "every plan is the same" in run("replay", recorded).stdout
+    lines = Path(recorded).read_text().splitlines()
+    step = next(number for number, line in enumerate(lines) if '"type":"step"' in line)
+    lines[step] = re.sub('"digest":"[0-9a-f]+"', '"digest":"0000000000000000"', lines[step])
+    Path(recorded).write_text("\n".join(lines) + "\n")
+    result = run("replay", recorded)
+    assert result.exit_code == 1
+    assert "is planned otherwise now" in result.output
