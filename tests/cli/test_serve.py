@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,35 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Examples" in done.stdout
+
+
+def test_a_device_that_is_not_here_is_refused_before_loading(tiny_llama: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        result = run(str(tiny_llama), "--set", "gpu_memory_utilization=0.0001", "--port", "0")
+        assert result.exit_code in (1, 2)
+        return
+    result = run(str(tiny_llama), "--set", "device=cuda", "--port", "0")
+    assert result.exit_code == 2
+    assert "cpu-demo" in result.output
+
+
+def test_truncated_weights_start_no_half_a_server(tiny_llama: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_llama, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    options = ("--set", "device=cpu", "--set", "max_model_len=256", "--set", "num_gpu_blocks_override=64")
+    result = run(str(broken), *options, "--port", "0")
+    assert result.exit_code == 1, result.output
+    assert "model.safetensors" in result.output
+    assert "listening" not in result.output
+
+
+def test_a_cache_too_small_for_one_sequence(tiny_llama: Path) -> None:
+    options = ["device=cpu", "max_model_len=2048", "kv_cache_memory_bytes=64k"]
+    result = run(str(tiny_llama), "--port", "0", *(part for option in options for part in ("--set", option)))
+    assert result.exit_code in (1, 2), result.output
+    assert "Error" in result.output
+    assert "Traceback" not in result.output
