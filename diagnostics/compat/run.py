@@ -16,7 +16,8 @@ from .findings import Result
 from .inputs import Configuration, read_path
 from .versions import UnknownVersion, Version, resolve, versions
 
-ENGINES = ("vllm", "camshaft")
+# What `--to` may say instead of a release: the newest one with a table.
+NEWEST = ("latest", "newest")
 
 
 def check_file(
@@ -52,7 +53,7 @@ def check_all(
         name = engine or guess_engine(configuration, [*targets, *([start] if start else [])])
         origin, notes = _start(name, start, configuration)
         for text in targets or [None]:
-            target, note = resolve(name, text)
+            target, note = resolve(name, None if text in NEWEST else text)
             result = check(
                 configuration, engine=name, start=origin, target=target, model=model, device=device
             )
@@ -90,6 +91,7 @@ def guess_engine(configuration: Configuration, releases: Sequence[str] = ()) -> 
         other = table.load("vllm", versions("vllm")[-1])
     except (UnknownVersion, IndexError):
         return "vllm"
+    releases = [release for release in releases if release not in NEWEST]
     if releases:
         return "camshaft" if all(_has("camshaft", r) and not _has("vllm", r) for r in releases) else "vllm"
     ours = all(own.find(key) is not None for key in keys)

@@ -42,6 +42,7 @@ def test_no_input_prints_usage() -> None:
         ("broken.yaml", ["--to", "0.18.0", "--fail-on", "never"], 0),
         ("bad.yaml", ["--to", "0.18.0"], 2),
         ("missing.yaml", ["--to", "0.18.0"], 2),
+        ("clean.yaml", ["--to", "latest"], 0),
         ("clean.yaml", ["--to", "0.99.0"], 2),
         ("clean.yaml", ["--to", "nonsense"], 2),
         ("clean.yaml", ["--from", "1.x"], 2),

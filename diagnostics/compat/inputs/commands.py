@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from .base import Configuration, EntryPoint, EnvSetting, Source, Word
-from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, lex
+from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, here_documents, lex
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
@@ -149,6 +149,9 @@ class CommandReader:
         """The servers these characters start, in order; nested `sh -c "..."` texts included."""
         for command in lex(chars):
             self._command(command, depth)
+        if not self.found and depth < 3:
+            for body in here_documents(chars):
+                self.read(body, depth + 1)
         return self.found
 
     def _command(self, command: list[RawWord], depth: int) -> None:

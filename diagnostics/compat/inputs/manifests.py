@@ -16,7 +16,9 @@ COMMAND_KEYS = (
 )  # fmt: skip
 ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
 # Keys under which charts keep engine settings, written as `maxModelLen` for `--max-model-len`.
-SETTINGS_KEYS = ("vllmConfig", "engineArgs", "vllmEngineArgs")
+SETTINGS_KEYS = ("vllmConfig", "engineArgs", "vllmEngineArgs", "engine_kwargs", "engine_args", "vllm_args")
+# Environment variables that images and operators pass on as arguments.
+ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONAL)_(VLLM_)?ARGS")
 SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken"})
 VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 
@@ -64,7 +66,7 @@ class ManifestReader:
         env = self._environment(nodes)
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
-        configuration = self._from_command(nodes, env, image, under)
+        configuration = self._from_command(nodes, env, image, under) or self._from_variable(nodes, env, image)
         if configuration is None and isinstance(settings, yaml.MappingNode):
             configuration = Configuration(self.label, self.tree.source, env=env, image=image)
         if configuration is None:
@@ -152,6 +154,27 @@ class ManifestReader:
                 found.doubled = words[0]
             return found
         return None
+
+    def _from_variable(
+        self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None
+    ) -> Configuration | None:
+        """A server whose arguments stand in an environment variable such as VLLM_ADDITIONAL_ARGS."""
+        for key in ENV_KEYS:
+            for name, value in self._variables(nodes.get(key)):
+                if ARGUMENT_VARIABLE.fullmatch(name) and value.value.lstrip().startswith("-"):
+                    return self._configuration(self._words(value, env), env, image, "vllm", None)
+        return None
+
+    def _variables(self, node: yaml.Node | None) -> list[tuple[str, yaml.ScalarNode]]:
+        """(name, value) of each variable of an environment that is a mapping or a list of names and values."""
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(str(name), value) for name, _, value in self.tree.items(node)]
+        elif isinstance(node, yaml.SequenceNode):
+            items = [(self.tree.get(item, "name"), self.tree.get(item, "value")) for item in node.value]
+            pairs = [(name.value, value) for name, value in items if isinstance(name, yaml.ScalarNode)]
+        else:
+            return []
+        return [(name, value) for name, value in pairs if isinstance(value, yaml.ScalarNode)]
 
     @staticmethod
     def _takes_arguments(image: str | None, under: str) -> bool:

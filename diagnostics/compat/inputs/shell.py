@@ -54,6 +54,7 @@ class _Lexer:
         self.at = 0
         self.commands: list[list[RawWord]] = [[]]
         self.heredocs: list[str] = []
+        self.bodies: list[list[Char]] = []
 
     def peek(self, ahead: int = 0) -> str:
         index = self.at + ahead
@@ -106,6 +107,7 @@ class _Lexer:
 
     def _skip_heredocs(self) -> None:
         for marker in self.heredocs:
+            first = begin = self.at
             while self.at < len(self.chars):
                 begin = self.at
                 self._skip_line()
@@ -113,6 +115,7 @@ class _Lexer:
                 self.at += 1
                 if line == marker:
                     break
+            self.bodies.append(self.chars[first:begin])
         self.heredocs = []
 
     def _word(self) -> RawWord:
@@ -362,8 +365,15 @@ class Shell(msgspec.Struct):
 
 
 def lex(chars: list[Char]) -> list[list[RawWord]]:
-    """The simple commands of a shell text, in order; operators and comments are gone."""
+    """The simple commands of a shell text, in order; operators, comments and here-documents are gone."""
     return _Lexer(chars).run()
+
+
+def here_documents(chars: list[Char]) -> list[list[Char]]:
+    """The texts of a script's here-documents (`cat > run.sh <<EOF`)."""
+    lexer = _Lexer(chars)
+    lexer.run()
+    return lexer.bodies
 
 
 def characters(text: str, base: int = 0) -> list[Char]:

@@ -208,6 +208,36 @@ def test_this_engines_command_reads_its_file_and_overrides(tmp_path: Path) -> No
     assert preset.unread == ()
 
 
+def test_arguments_in_an_environment_variable() -> None:
+    found = one(
+        "kind: LLMInferenceService\nspec:\n  template:\n    containers:\n    - name: main\n      env:\n"
+        "      - name: VLLM_ADDITIONAL_ARGS\n        value: --disable-log-requests --seed 1\n",
+        "service.yaml",
+    )
+    assert words(found) == ["--disable-log-requests", "--seed", "1"]
+    assert found.words[1].place.line == 8
+
+
+def test_engine_arguments_of_a_serving_framework() -> None:
+    found = one(
+        "applications:\n- args:\n    llm_configs:\n    - model_loading_config: {model_id: m}\n"
+        "      engine_kwargs:\n        max_model_len: 8192\n        enable_chunked_prefill: false\n",
+        "ray.yaml",
+    )
+    assert [(entry.key, entry.value) for entry in found.entries] == [
+        ("max-model-len", 8192),
+        ("enable-chunked-prefill", False),
+    ]
+
+
+def test_script_that_writes_a_script() -> None:
+    found = one(
+        "cat > run.sh <<'EOF'\nexport VLLM_USE_V1=0\nvllm serve m --port 1\nEOF\nchmod +x run.sh\n", "a.sh"
+    )
+    assert words(found) == ["m", "--port", "1"]
+    assert found.words[1].place.line == 3
+
+
 def test_systemd_unit() -> None:
     found = one(
         "[Service]\nEnvironment=VLLM_USE_V1=0\nExecStart=/opt/vllm/bin/vllm serve m \\\n  --swap-space 4\n",
