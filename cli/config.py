@@ -29,9 +29,14 @@ def config() -> None:
     show_default=True,
     help="Resolve for this machine, or without being told any hardware.",
 )
+@click.option(
+    "--gpu", metavar="NAME", help="Resolve for this GPU instead, named as people do: H100, A100 40GB."
+)
 @click.option("--changed", is_flag=True, help="Only the values that are not plain defaults.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def show(source: str, overrides: tuple[str, ...], device: str, changed: bool, form: str) -> None:
+def show(
+    source: str, overrides: tuple[str, ...], device: str, gpu: str | None, changed: bool, form: str
+) -> None:
     """Print every effective value of CONFIG (a file or a preset's name) and where it came from.
 
     The text is YAML again. A value that needs a fact nobody told (which model, which hardware) says so.
@@ -39,17 +44,33 @@ def show(source: str, overrides: tuple[str, ...], device: str, changed: bool, fo
     from ..core.config import find_hardware, find_shape, load_config, resolve
     from ..core.errors import CamshaftError
 
+    told = gpu is not None or device == "here"
     try:
         loaded = load_config(source, overrides, purpose="inspect")
-        hardware = find_hardware(loaded.config.device) if device == "here" else None
+        hardware = _named(gpu) if gpu else find_hardware(loaded.config.device) if told else None
         resolved = resolve(loaded, hardware, find_shape(loaded.config.model))
-        refusal = _refusal(resolved, source, overrides) if device == "here" else None
+        refusal = _refusal(resolved, source, overrides) if told else None
     except CamshaftError as error:
         raise click.ClickException(str(error)) from error
     if form == "json":
         click.echo(json.dumps(_as_json(resolved, source, refusal), indent=2))
     else:
         _print_table(resolved, hardware, changed, refusal)
+
+
+def _named(gpu: str) -> Hardware:
+    """A GPU by the name people give it. Raises ConfigError naming the nearest ones."""
+    from ..core.config import Hardware
+    from ..diagnostics.compat.devices import find_device
+
+    device = find_device(gpu)
+    whole = int(device.compute_capability)
+    return Hardware(
+        kind="cuda",
+        name=device.name,
+        memory_bytes=int(device.memory_gib * (1 << 30)),
+        compute_capability=(whole, round((device.compute_capability - whole) * 10)),
+    )
 
 
 def _refusal(resolved: Resolved, source: str, overrides: tuple[str, ...]) -> str | None:
@@ -103,7 +124,7 @@ def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, r
         origin = effective.origin + (f": {effective.why}" if effective.why else "")
         click.echo(f"{name + ':':<{width + 1}} {_shown(name, effective.value):<24}  # {origin}")
     if refusal:
-        click.echo(f"\n`engine serve` refuses this here:\n{refusal}".replace("\n", "\n# "), err=True)
+        click.echo(f"\n`engine serve` refuses this on {where}:\n{refusal}".replace("\n", "\n# "), err=True)
 
 
 def _shown(name: str, value: Any) -> str:

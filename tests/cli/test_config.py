@@ -50,6 +50,24 @@ def test_show_without_hardware_guesses_nothing() -> None:
     assert shown["values"]["async_scheduling"]["origin"] == "unknown"
 
 
+def test_a_gpu_can_be_named_that_is_not_here(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: meta-llama/Llama-3.1-8B-Instruct\nmax_model_len: 16k\n")
+    shown = json.loads(run("show", str(file), "--gpu", "H100", "--format", "json").stdout)
+    assert "H100" in shown["hardware"]
+    assert shown["refused"] is None
+    assert shown["values"]["max_num_batched_tokens"]["value"] == 8192
+    assert shown["values"]["dtype"] == {
+        "value": "bfloat16",
+        "origin": "derived",
+        "why": "the checkpoint's type",
+    }
+    shown = json.loads(run("show", str(file), "--gpu", "Tesla T4", "--format", "json").stdout)
+    assert "GiB are missing" in shown["refused"]
+    assert shown["values"]["max_num_batched_tokens"]["value"] == 2048
+    assert run("show", str(file), "--gpu", "H1000").exit_code == 1
+
+
 def test_changed_leaves_out_plain_defaults() -> None:
     result = run("show", "cpu-demo", "--changed")
     assert "max_num_seqs" in result.stdout
