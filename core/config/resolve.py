@@ -67,6 +67,11 @@ def resolve(
         if values[name].value in (None, "auto", -1):
             values[name] = rule(_Facts(values, hardware, shape, policy))
     _normalise(values)
+    if values["dtype"].value == "bfloat16" and not _Facts(values, hardware, shape, policy).has_bfloat16:
+        why = values["dtype"].why
+        raise ConfigError(
+            f"dtype: bfloat16 ({why}): {hardware and hardware.name} has none; set dtype: float16"
+        )
     _refuse_contradictions(values)
     settled = {
         name: getattr(loaded.config, name) if effective.origin == "unknown" else effective.value
@@ -117,6 +122,12 @@ class _Facts:
     def value(self, name: str) -> Any:
         return self.values[name].value
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """Of NVIDIA's GPUs, those from compute capability 8.0 (Ampere) on."""
+        capability = self.hardware.compute_capability if self.hardware else None
+        return capability is None or capability >= (8, 0)
+
 
 def _written(loaded: LoadedConfig, name: str) -> Effective:
     value = getattr(loaded.config, name)
@@ -138,6 +149,8 @@ def _dtype(facts: _Facts) -> Effective:
         return Effective("float32", "derived", "float32 is fastest on a CPU")
     if device is None or facts.shape is None:
         return Effective("auto", "unknown", "needs the device and the model's config.json")
+    if not facts.has_bfloat16 and facts.shape.dtype in ("float32", "bfloat16"):
+        return Effective("float16", "derived", "this GPU has no bfloat16")
     if facts.shape.dtype == "float32":
         return Effective("bfloat16", "derived", "a float32 checkpoint runs in bfloat16 on a GPU")
     return Effective(facts.shape.dtype, "derived", "the checkpoint's type")

@@ -27,7 +27,7 @@ from camshaft.core.shape import ModelShape, shape_from_config
 GIB = 1 << 30
 CPU = Hardware(kind="cpu", name="cpu", memory_bytes=16 * GIB, count=2)
 H100 = Hardware(kind="cuda", name="NVIDIA H100 80GB HBM3", memory_bytes=int(79.18 * GIB))
-T4 = Hardware(kind="cuda", name="Tesla T4", memory_bytes=15 * GIB)
+T4 = Hardware(kind="cuda", name="Tesla T4", memory_bytes=15 * GIB, compute_capability=(7, 5))
 
 
 def shape(**changes: Any) -> ModelShape:
@@ -80,7 +80,7 @@ def test_every_value_is_settled_once_all_is_told() -> None:
 
 def test_hardware_decides_what_hardware_should() -> None:
     cpu, big, small = (resolved(hardware, shape()) for hardware in (CPU, H100, T4))
-    assert [told(r, "dtype")[0] for r in (cpu, big, small)] == ["float32", "bfloat16", "bfloat16"]
+    assert [told(r, "dtype")[0] for r in (cpu, big, small)] == ["float32", "bfloat16", "float16"]
     assert [told(r, "max_num_batched_tokens") for r in (cpu, big, small)] == [
         (512, "derived"),
         (8192, "derived"),
@@ -89,6 +89,12 @@ def test_hardware_decides_what_hardware_should() -> None:
     assert [told(r, "async_scheduling")[0] for r in (cpu, big, small)] == [False, True, True]
     assert told(big, "kv_cache_dtype") == ("bfloat16", "derived")
     assert told(big, "max_model_len") == (8192, "derived")
+
+
+def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
+    with pytest.raises(ConfigError, match=r"dtype: bfloat16 .*Tesla T4 has none; set dtype: float16"):
+        resolved(T4, shape(), dtype="bfloat16")
+    assert told(resolved(T4, shape(), dtype="half"), "dtype") == ("float16", "given")
 
 
 def test_written_values_win_and_say_where_they_stand() -> None:
