@@ -13,10 +13,16 @@ from .remedies import head, remedy
 from .values import common_parts, refused, stray_words, switch_value, value_gone
 from .versions import parse
 
+# What the parser would say of these is told as what it is, a trap of the settings file.
+TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal")
+
 
 def option_findings(context: Context) -> Iterator[Finding]:
     """Everything the target's parser would say about single options."""
+    told = {id(trap.origin) for trap in context.arguments.traps if trap.kind in TOLD_AS_TRAPS}
     for misuse in context.parsed.misuses:
+        if misuse.kind in ("bad_value", "bad_choice", "stray_word") and id(misuse.option.origins[0]) in told:
+            continue
         if misuse.kind == "stray_word":
             yield switch_value(context, misuse, common_parts(context, misuse))
         elif misuse.kind == "unknown":

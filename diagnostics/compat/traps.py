@@ -7,9 +7,12 @@ from functools import partial
 
 from .arguments import Trap
 from .context import Context
+from .conversion import BadValue, convert
 from .dialect import evidence
 from .findings import Edit, Finding
 from .inputs.base import Entry
+from .parsing import arity
+from .resolvers import effective_defaults
 from .versions import parse
 
 
@@ -39,7 +42,7 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
         return _false_of_absent(context, trap)
     if context.table.is_negative(trap.name):
         return _negative_dropped(context, trap, name, key)
-    off = flag.kind == "store_true" or name in context.changes.off_when_unset
+    off = flag.kind == "store_true" or name in context.changes.off_when_unset or _is_off(context, flag.dest)
     if flag.default is False or (flag.default is None and off):
         return None  # dropped, and off anyway
     negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
@@ -65,6 +68,15 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
         evidence=evidence(context.engine, context.target, "yaml_false"),
         edits=(Edit("rename", name, negative, True),) if negative else (),
     )
+
+
+def _is_off(context: Context, dest: str) -> bool:
+    """Whether an option amounts to false when it is not given, as far as that is known."""
+    known = effective_defaults(
+        context.engine, context.target, context.values, context.model, context.device, env=context.env
+    )
+    default = known.get(dest)
+    return default is not None and not default.depends_on and default.value is False
 
 
 def _negative_dropped(context: Context, trap: Trap, name: str, key: str) -> Finding:
@@ -140,19 +152,27 @@ def _literal(context: Context, trap: Trap, value: str) -> Finding:
 
 
 def _null(context: Context, trap: Trap) -> Finding | None:
+    """`key:` without a value."""
     flag = context.table.find(trap.name)
-    if flag is not None and flag.optional:
+    if flag is None or flag.optional:
         return None
-    name = _flag(context, trap)
+    name = flag.name
+    try:
+        convert(flag, ["None"], dialect=context.dialect)
+        refused = arity(flag)[1] == 0
+    except BadValue:
+        refused = True
     return Finding(
         code="YM-04",
-        severity="warning",
+        severity="error" if refused else "warning",
         change="value_syntax",
-        message=f"The key has no value; {context.target} passes `{name} None`.",
+        message=f"The key has no value; {context.target} passes `{name} None`"
+        + (", which it does not take." if refused else "."),
         place=trap.origin.place,
         flags=(name,),
         fix="Delete the key.",
         evidence=evidence(context.engine, context.target, "yaml_false"),
+        stops=refused,
         edits=(Edit("unset", name),),
     )
 
@@ -162,7 +182,7 @@ def _python_text(context: Context, trap: Trap) -> Finding:
     mapping = isinstance(trap.origin, Entry) and isinstance(trap.origin.value, dict)
     kind = "mapping" if mapping else "list"
     flag = context.table.find(trap.name)
-    breaks = flag is not None and (mapping or flag.nargs is not None or flag.type != "str")
+    breaks = flag is not None and (mapping or flag.type not in ("str", "list[str]"))
     fix = (
         f"Write the JSON as text: `{name.lstrip('-')}: '{{...}}'`."
         if mapping

@@ -145,7 +145,7 @@ class ManifestReader:
                 return found[0]
         if (
             not replaces
-            and self._takes_arguments(image, under)
+            and self._takes_arguments(nodes, image, under)
             and any(w.text.startswith("-") for w in words)
         ):
             begin = 1 if words[0].text == "serve" else 0
@@ -176,10 +176,17 @@ class ManifestReader:
             return []
         return [(name, value) for name, value in pairs if isinstance(value, yaml.ScalarNode)]
 
-    @staticmethod
-    def _takes_arguments(image: str | None, under: str) -> bool:
-        """Whether bare option words belong to vLLM: by the container's image, or by the chart's own naming."""
-        return is_image(image) if image else "vllm" in under.lower() and under not in SETTINGS_KEYS
+    def _takes_arguments(self, nodes: dict[str, yaml.Node], image: str | None, under: str) -> bool:
+        """Whether bare option words belong to vLLM: by the image, or by what the manifest calls it."""
+        if image and is_image(image):
+            return True
+        model_format = nodes.get("modelFormat")
+        names = [self.tree.get(model_format, "name")] if model_format is not None else []
+        names += [nodes.get(key) for key in ("name", "runtime", "modelCommand")]
+        called = [node.value for node in names if isinstance(node, yaml.ScalarNode)]
+        if not image and under not in SETTINGS_KEYS:
+            called.append(under)
+        return any("vllm" in str(text).lower() for text in called)
 
     def _configuration(
         self,
