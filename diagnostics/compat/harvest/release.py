@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from .resolved import Resolvers
 from .source import SourceTree
 from .values import ClassValue, FunctionValue, Unknown
 
-Progress = Callable[[str], None]
 TYPE_NAMES = {
     "human_readable": "int",
     "human_readable_or_auto": "int",
@@ -55,7 +53,8 @@ def harvest(root: Path) -> Harvest:
     for option in options:
         flag = builder.flag(option)
         flags.setdefault(flag.name, flag)
-    return Harvest(flags, environment_variables(evaluator), builder.unresolved)
+    missed = [f"{place}: an add_argument call was not reached" for place in _unreached(tree, options)]
+    return Harvest(flags, environment_variables(evaluator), builder.unresolved + missed)
 
 
 def serve_options(evaluator: Evaluator) -> list[Option]:
@@ -75,6 +74,27 @@ def serve_options(evaluator: Evaluator) -> list[Option]:
     return next((parser.serve for parser in evaluator.parsers if parser.serve), [])
 
 
+def _unreached(tree: SourceTree, options: list[Option]) -> list[str]:
+    """Calls that add an option, in the modules that hold nothing but the serve command's, and were not followed."""
+    reached = {option.evidence for option in options}
+    names = ("engine.arg_utils", "entrypoints.openai.cli_args", "entrypoints.common.cli_args")
+    modules = [module for name in names if (module := tree.module(f"{tree.package}.{name}")) is not None]
+    return [
+        module.evidence(node)
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(".add_argument")
+        and not _positional(node)
+        and module.evidence(node) not in reached
+    ]
+
+
+def _positional(node: ast.Call) -> bool:
+    first = node.args[0] if node.args else None
+    return isinstance(first, ast.Constant) and not str(first.value).startswith("-")
+
+
 class _Builder:
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -91,7 +111,7 @@ class _Builder:
         raw = default_of_option(option)
         default = None if suppressed(raw) else self._plain(option, raw)
         nested = nested_fields(self._evaluator, option, field, self._resolvers)
-        resolved = self._resolver(option, behind) if default is None else None
+        resolved = self._resolvers.place(option.dest, behind) if default is None else None
         takes_bool = kind in {"store_true", "store_false", "boolean_optional", "store_boolean"}
         return Flag(
             name=option.name,
@@ -152,9 +172,6 @@ class _Builder:
             if found is not None:
                 return found
         return None
-
-    def _resolver(self, option: Option, field: FieldSpec | None) -> str | None:
-        return self._resolvers.place(option.dest, field)
 
 
 def _inverse_prefixes(tree: SourceTree) -> dict[str, str]:

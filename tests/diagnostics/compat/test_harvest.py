@@ -476,3 +476,18 @@ def test_what_is_no_archive_is_an_error_of_the_user_s(tmp_path: Path, data: byte
     archive.write_bytes(data)
     with pytest.raises(CamshaftError, match="cannot be unpacked"):
         unpack(archive, "vllm", tmp_path / "into")
+
+
+def test_an_option_that_could_not_be_followed_is_reported(tmp_path: Path) -> None:
+    hidden = """
+        class EngineArgs:
+            @staticmethod
+            def add_cli_args(parser):
+                parser.add_argument("--seen", type=int, default=1)
+                if ask_the_machine():
+                    parser.add_argument("--unseen")
+                return parser
+    """
+    made = harvest(write(LITERAL_STYLE | {"vllm/engine/arg_utils.py": hidden}, tmp_path))
+    assert list(made.flags) == ["--config", "--seen"]
+    assert made.unresolved == ["vllm/engine/arg_utils.py:7: an add_argument call was not reached"]
