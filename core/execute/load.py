@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...kernels.threads import usable_cores
 from ..config.hardware import find_hardware
 from ..errors import CapacityError, ConfigError
 from ..memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, DeviceMemory, MemoryBudget, MemorySettings, memory_budget
 from ..model.base import Model
 from ..model.loading.hub import locate
+from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
 from ..shape import ModelShape
 from .torch_executor import Limits
@@ -29,7 +31,17 @@ def load_model(config: ServeConfig) -> tuple[Model, Limits]:
     shape = model_shape(folder)
     dtype = dtype_of(config.dtype, device)
     limits = limits_of(config, shape, device, dtype)
+    if device.type == "cpu":
+        set_threads(shape)
     return open_model(folder, shape, device, dtype), limits
+
+
+def set_threads(shape: ModelShape) -> None:
+    """Gives the cores to whichever of the two computes: the project's own kernels, or torch's.
+
+    Idle threads of torch spin for milliseconds, on cores that the kernels' threads need.
+    """
+    torch.set_num_threads(1 if obstacle(shape) is None else usable_cores())
 
 
 def device_of(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Numba's set-up: machine code kept between processes, and how many threads to use.
+"""Numba's set-up: machine code kept between processes.
 
 Machine code is cached under `$CAMSHAFT_CACHE` or the user's cache folder, in a folder named after the
 kernels' own source text (Numba itself notices a change only in the file of the compiled function).
@@ -64,19 +64,3 @@ def worker(function: Callable[[int, int], None]) -> Any:
     with _cache_here() as cache:
         signature = numba.types.void(numba.types.int64, numba.types.int64)
         return numba.cfunc(signature, cache=cache, error_model="numpy")(function)
-
-
-@functools.cache
-def threads() -> int:
-    """Threads to compute with: the cores this process may use, less if a control group or OMP_NUM_THREADS says so."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limits = [cores]
-    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if told.isdigit() and int(told) > 0:
-        limits.append(int(told))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        limits.append(max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
-    return min(limits)

@@ -20,7 +20,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .jit import jit, threads
+from ..threads import usable_cores
+from .jit import jit
 
 # Places in the control block; each int64 has a cache line of its own.
 OPEN, INSIDE, TAKEN, WORK, ARGUMENTS = (8 * 8 * i for i in range(5))
@@ -150,7 +151,7 @@ class Team:
 @functools.cache
 def team() -> Team:
     """The process's team, made when first asked for."""
-    return Team(threads())
+    return Team(usable_cores())
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from numba import njit
 
 from camshaft.kernels.native import jit, mathematics, vector
-from camshaft.kernels.native.vector import DEPTH, HEIGHT, ROW, WIDTH, tile, transpose8
+from camshaft.kernels.native.vector import DEPTH, HEIGHT, ROW, WIDTH, tile
+
+transpose8: Any = vector.transpose8
 
 
 @njit

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from camshaft.core.config import ServeConfig
+from camshaft.core.errors import CapacityError, ConfigError, EngineError
+from camshaft.core.execute.load import device_of, dtype_of, limits_of
+from camshaft.core.execute.torch_executor import Limits, TorchExecutor, allocate_cache, copy_blocks
+from camshaft.core.model.base import Model
+from camshaft.core.model.loading import open_weights
+from camshaft.core.model.registry import build
+from camshaft.core.request import SamplingParams
+from camshaft.core.schedule.plan import NewRow, StepPlan, TokenLogprobs
+from camshaft.core.shape import read_shape
+
+BLOCK, ROWS, LENGTH, BLOCKS = 8, 6, 256, 160
+CPU = torch.device("cpu")
+
+
+def int32(values) -> np.ndarray:
+    return np.asarray(values, dtype=np.int32)
+
+
+@dataclass
+class Running:
+    """One request as the driver below sees it."""
+
+    prompt: list[int]
+    params: SamplingParams
+    row: int = -1
+    computed: int = 0
+    told_blocks: int = 0
+    blocks: list[int] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def known(self) -> list[int]:
+        return self.prompt + self.drawn
+
+    @property
+    def done(self) -> bool:
+        return len(self.drawn) >= self.params.max_tokens
+
+
+class Driver:
+    """Plans steps at the whim of a random generator: what runs, in which chunks, who is evicted, with what padding."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        self.executor = TorchExecutor.of(
+            model, Limits(num_blocks=BLOCKS, block_size=BLOCK, max_num_seqs=ROWS, max_model_len=LENGTH)
+        )
+        self.capacity = self.executor.open()
+        self.random = np.random.default_rng(seed)
+        self.free = self.random.permutation(BLOCKS).tolist()
+        self.free_rows = list(range(ROWS))
+        self.removed: list[int] = []
+        self.step = 0
+
+    def run(
+        self, requests: list[Running], evictions: float = 0.0, padding: int = 0, whole: bool = False
+    ) -> None:
+        running: list[Running] = []
+        waiting = list(requests)
+        while waiting or running:
+            added = []
+            while waiting and self.free_rows and (whole or not running or self.random.random() < 0.6):
+                request = waiting.pop(0)
+                request.row = self.free_rows.pop()
+                running.append(request)
+                added.append(self._new(request))
+            self._step(running, tuple(added), padding, whole)
+            for request in list(running):
+                evicted = self.random.random() < evictions
+                if request.done or evicted:
+                    running.remove(request)
+                    self._release(request)
+                    if not request.done:
+                        waiting.append(request)
+
+    def _new(self, request: Running) -> NewRow:
+        name = str(id(request))
+        return NewRow(request.row, name, int32(request.known), len(request.prompt), request.params)
+
+    def _release(self, request: Running) -> None:
+        self.free += request.blocks
+        self.removed.append(request.row)
+        self.free_rows.append(request.row)
+        request.blocks, request.computed, request.told_blocks = [], 0, 0
+
+    def _step(self, running: list[Running], added: tuple[NewRow, ...], padding: int, whole: bool) -> None:
+        decodes, prefills = [], []
+        for request in running:
+            left = len(request.known) - request.computed
+            if left == 1 and request.drawn:
+                decodes.append((request, 1))
+            elif whole or self.random.random() < 0.7 or request is running[0]:
+                prefills.append((request, left if whole else int(self.random.integers(1, left + 1))))
+        entries = decodes + prefills
+        table = []
+        for request, count in entries:
+            while len(request.blocks) * BLOCK < request.computed + count:
+                request.blocks.append(self.free.pop())
+            for i in range(request.told_blocks, len(request.blocks)):
+                table.append((request.row, i, request.blocks[i]))
+            request.told_blocks = len(request.blocks)
+        changes = int32(table).reshape(-1, 3)
+        plan = StepPlan(
+            step=self.step,
+            rows=int32([request.row for request, _ in entries]),
+            starts=int32([request.computed for request, _ in entries]),
+            num_tokens=int32([count for _, count in entries]),
+            samples=np.array([r.computed + count == len(r.known) for r, count in entries], dtype=bool),
+            num_decodes=len(decodes),
+            added=added,
+            removed=int32(self.removed),
+            table_rows=changes[:, 0],
+            table_indices=changes[:, 1],
+            table_blocks=changes[:, 2],
+            padding=padding,
+        )
+        self.removed = []
+        self.step += 1
+        result = self.executor.collect(self.executor.launch(plan))
+        assert result.step == plan.step
+        assert result.rows.tolist() == plan.rows[plan.samples].tolist()
+        assert result.tokens.dtype == np.int32
+        assert not result.failed
+        by_row = {request.row: request for request in running}
+        for request, count in entries:
+            request.computed += count
+        for row, positions in result.prompt_logprobs.items():
+            by_row[row].prompt_logprobs += positions
+        for row, token in zip(result.rows.tolist(), result.tokens.tolist(), strict=True):
+            by_row[row].drawn.append(token)
+            if row in result.logprobs:
+                by_row[row].logprobs.append(result.logprobs[row])
+
+
+@pytest.fixture(scope="module")
+def model(tiny_llama: Path) -> Model:
+    return build(read_shape(tiny_llama), open_weights(tiny_llama), CPU, torch.float32)
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(sum(lengths))
+    return [rng.integers(0, 256, n).tolist() for n in lengths]
+
+
+def greedy(max_tokens: int = 8, **more) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, **more)
+
+
+def alone(model: Model, prompt: list[int], params: SamplingParams) -> Running:
+    request = Running(prompt, params)
+    Driver(model, 0).run([request], whole=True)
+    return request
+
+
+def test_greedy_tokens_equal_transformers(model: Model, tiny_llama: Path) -> None:
+    reference: Any = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
+    requests = [Running(p, greedy(12)) for p in prompts(1, 2, 7, 8, 9, 60, 150)]
+    Driver(model, 1).run(requests)
+    for request in requests:
+        prompt = torch.tensor([request.prompt])
+        expected = reference.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0, len(request.prompt) :]
+        assert request.drawn == expected.tolist()
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    seed=st.integers(0, 2**20),
+    lengths=st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    evictions=st.sampled_from([0.0, 0.1]),
+    padding=st.sampled_from([0, 13]),
+)
+def test_tokens_and_logprobs_are_the_same_bits_under_any_schedule(
+    model: Model, seed: int, lengths: list[int], evictions: float, padding: int
+) -> None:
+    params = [
+        SamplingParams(temperature=float(i % 2), seed=i, max_tokens=4, logprobs=2, prompt_logprobs=1)
+        for i in range(len(lengths))
+    ]
+    requests = [Running(p, q) for p, q in zip(prompts(*lengths), params, strict=True)]
+    Driver(model, seed).run(requests, evictions, padding)
+    for request in requests:
+        expected = alone(model, request.prompt, request.params)
+        assert request.drawn == expected.drawn
+        assert request.logprobs == expected.logprobs
+        assert request.prompt_logprobs == expected.prompt_logprobs
+
+
+def test_logprobs_equal_transformers(model: Model, tiny_llama: Path) -> None:
+    (prompt,) = prompts(20)
+    got = alone(model, prompt, greedy(3, logprobs=2, prompt_logprobs=0))
+    reference: Any = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([got.known])).logits[0].log_softmax(-1)
+    assert len(got.prompt_logprobs) == len(prompt) - 1
+    for i, position in enumerate(got.prompt_logprobs):
+        assert position.token_ids == [prompt[i + 1]]
+        assert position.logprobs[0] == pytest.approx(float(expected[i, prompt[i + 1]]), abs=1e-3)
+    assert len(got.logprobs) == 3
+    for i, position in enumerate(got.logprobs):
+        row = expected[len(prompt) - 1 + i]
+        assert position.token_ids[0] == got.drawn[i]
+        assert position.rank == 1
+        assert position.token_ids[1:] == row.topk(2).indices.tolist()
+        assert position.logprobs[1:] == pytest.approx(row.topk(2).values.tolist(), abs=1e-3)
+
+
+def test_copied_blocks_serve_as_the_originals(model: Model) -> None:
+    """A fork: the second row continues from blocks of the first, the last, partial one copied."""
+    (prompt,) = prompts(BLOCK + 3)
+    expected = alone(model, prompt, greedy(2)).drawn
+    driver = Driver(model, 0)
+    params = greedy(2)
+
+    def plan(step: int, rows: list[int], starts: list[int], counts: list[int], **more) -> StepPlan:
+        return StepPlan(step, int32(rows), int32(starts), int32(counts), np.ones(len(rows), bool), 0, **more)
+
+    first = plan(
+        0, [0], [0], [len(prompt)],
+        added=(NewRow(0, "a", int32(prompt), len(prompt), params),),
+        table_rows=int32([0, 0]), table_indices=int32([0, 1]), table_blocks=int32([4, 9]),
+    )  # fmt: skip
+    drawn = driver.executor.collect(driver.executor.launch(first)).tokens.tolist()
+    fork = plan(
+        1, [0, 3], [len(prompt)] * 2, [1, 1],
+        added=(NewRow(3, "b", int32([*prompt, *drawn]), len(prompt), params),),
+        table_rows=int32([3, 3]), table_indices=int32([0, 1]), table_blocks=int32([4, 2]),
+        copies=int32([[9, 2]]),
+    )  # fmt: skip
+    after = driver.executor.collect(driver.executor.launch(fork)).tokens.tolist()
+    assert drawn + after == [expected[0], expected[1], expected[1]]
+
+
+def test_copy_blocks_reads_all_sources_first(model: Model) -> None:
+    limits = Limits(num_blocks=5, block_size=BLOCK, max_num_seqs=1, max_model_len=8)
+    cache = allocate_cache(model, limits)
+    for layer in (*cache.k, *cache.v):
+        layer.copy_(torch.arange(5.0).view(5, 1, 1, 1).expand_as(layer))
+    copy_blocks(cache, [(0, 1), (1, 2), (4, 3)])
+    for layer in (*cache.k, *cache.v):
+        assert layer[:, 0, 0, 0].tolist() == [0.0, 0.0, 1.0, 4.0, 4.0]
+
+
+def test_a_row_whose_logits_are_not_numbers_fails_alone(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(model, 0)
+    forward = model.forward
+
+    def poisoned(batch, cache):
+        logits = forward(batch, cache)
+        logits[1] = float("nan")
+        return logits
+
+    monkeypatch.setattr(model, "forward", poisoned)
+    plan = StepPlan(
+        0, int32([0, 1]), int32([0, 0]), int32([3, 3]), np.ones(2, bool), 0,
+        added=tuple(NewRow(r, str(r), int32([5, 6, 7]), 3, greedy()) for r in (0, 1)),
+        table_rows=int32([0, 1]), table_indices=int32([0, 0]), table_blocks=int32([0, 1]),
+    )  # fmt: skip
+    result = driver.executor.collect(driver.executor.launch(plan))
+    assert list(result.failed) == [1]
+    assert "not finite" in result.failed[1]
+
+
+def test_capacity_and_closing(model: Model) -> None:
+    driver = Driver(model, 0)
+    shape = model.shape
+    assert (driver.capacity.num_blocks, driver.capacity.vocab_size) == (BLOCKS, shape.vocab_size)
+    driver.executor.close()
+    driver.executor.close()
+    with pytest.raises(EngineError, match="not open"):
+        driver.executor.launch(StepPlan(0, int32([]), int32([]), int32([]), np.zeros(0, bool), 0))
+
+
+def test_opens_from_a_configuration(tiny_llama: Path) -> None:
+    config = ServeConfig(
+        model=str(tiny_llama),
+        device="cpu",
+        dtype="float32",
+        max_model_len=128,
+        max_num_seqs=4,
+        block_size=16,
+        kv_cache_memory_bytes=1 << 20,
+    )
+    executor = TorchExecutor(config)
+    capacity = executor.open()
+    per_block = 3 * 2 * 2 * 16 * 16 * 4  # layers, k and v, heads, head size, tokens, bytes
+    assert capacity.num_blocks == min((1 << 20) // per_block, 4 * 128 // 16)
+    assert (capacity.max_model_len, capacity.max_num_seqs, capacity.block_size) == (128, 4, 16)
+    assert capacity.eos_token_ids == (257,)
+    assert capacity.memory["KV cache"] == capacity.num_blocks * per_block
+    executor.close()
+
+
+def test_a_cache_too_small_for_one_request_is_refused(tiny_llama: Path) -> None:
+    config = ServeConfig(model="m", max_model_len=2048, max_num_seqs=4, kv_cache_memory_bytes=100_000)
+    with pytest.raises(CapacityError, match="2048"):
+        limits_of(config, read_shape(tiny_llama), CPU, torch.float32)
+
+
+def test_names_of_devices_and_types() -> None:
+    assert dtype_of("auto", CPU) is torch.float32
+    assert dtype_of("auto", torch.device("cuda")) is torch.bfloat16
+    assert dtype_of("half", CPU) is torch.float16
+    with pytest.raises(ConfigError, match="int7"):
+        dtype_of("int7", CPU)
+    assert device_of("cpu") == CPU
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no GPU"):
+            device_of("cuda")
