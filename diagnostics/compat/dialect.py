@@ -23,6 +23,9 @@ class Dialect(msgspec.Struct, frozen=True):
     serve_model: str = "moved"
     json_pairs: str = "no"
     compilation: str = "json"
+    unknown_keys: str = "refused"
+    unknown_compilation_keys: str = "refused"
+    unknown_speculative_keys: str = "refused"
 
 
 @cache

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .context import Context
-from .findings import Finding
+from .dialect import evidence
+from .findings import Change, Finding
 from .history import Span
 from .parsing import Use
 from .table import Field
@@ -59,45 +60,48 @@ def _place(use: Use) -> Any:
     return (use.values[0] if use.values else use.option).place
 
 
+FEATURES = {
+    "--compilation-config": "unknown_compilation_keys",
+    "--speculative-config": "unknown_speculative_keys",
+}
+
+
 def _absent(context: Context, use: Use, path: str) -> Finding:
-    """A key the release's configuration object does not have."""
+    """A key the release's configuration object does not have: refused, or ignored without a word."""
     flag = use.flag.name
+    feature = FEATURES.get(flag, "unknown_keys")
+    refused = getattr(context.dialect, feature) == "refused"
     spans = context.keys(flag).spans(path)
     change = context.changes.options.get(f"{flag}.{path}")
     near = difflib.get_close_matches(path, use.flag.nested, n=1, cutoff=0.6)
-    common: dict[str, Any] = {
-        "severity": "error",
-        "place": _place(use),
-        "flags": (flag,),
-        "evidence": f"{context.target} {use.flag.evidence} (its configuration object has no such field)",
-        "stops": True,
-    }
+    code: str
+    kind: Change
     gone = _gone(context, spans)
     later = next((span.first for span in spans if span.first > context.target), None)
     if gone is not None:
         replaced = change is not None and change.replaced
         why = f": {change.why}" if change else ""
-        return Finding(
-            code="FL-03" if replaced else "FL-02",
-            change="replaced" if replaced else "removed",
-            message=f"Key {path!r} of {flag} went in {gone.gone}{why}.",
-            fix=change.fix if change and change.fix else f"Delete {path!r}.",
-            **common,
-        )
-    if later is not None:
-        return Finding(
-            code="FL-05",
-            change="not_available_yet",
-            message=f"Key {path!r} of {flag} exists from {later} on.",
-            fix=f"Upgrade to {later} or later, or delete the key.",
-            **common,
-        )
+        code, kind = ("FL-03", "replaced") if replaced else ("FL-02", "removed")
+        told = f"Key {path!r} of {flag} went in {gone.gone}{why}"
+        fix = change.fix if change and change.fix else f"Delete {path!r}."
+    elif later is not None:
+        code, kind = "FL-05", "not_available_yet"
+        told = f"Key {path!r} of {flag} exists from {later} on"
+        fix = f"Upgrade to {later} or later, or delete the key."
+    else:
+        code, kind = "FL-16", "unknown"
+        told = f"{flag} has no key {path!r} at {context.target}"
+        fix = f"Did you mean {near[0]!r}?" if near else "Delete the key."
     return Finding(
-        code="FL-16",
-        change="unknown",
-        message=f"{flag} has no key {path!r} at {context.target}.",
-        fix=f"Did you mean {near[0]!r}?" if near else "Delete the key.",
-        **common,
+        code=code,
+        severity="error" if refused else "warning",
+        change=kind if refused else "silently_ignored",
+        message=told + ("." if refused else f"; {context.target} ignores it without a word."),
+        place=_place(use),
+        flags=(flag,),
+        fix=fix,
+        evidence=evidence(context.engine, context.target, feature) or f"{context.target} {use.flag.evidence}",
+        stops=refused,
     )
 
 

@@ -40,6 +40,8 @@ def edit_settings(source: Source, edits: Sequence[Edit], keys: Mapping[str, Sequ
     out = io.StringIO()
     yaml.dump(data, out)
     text = out.getvalue()
+    if "\r\n" in source.text:
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
     return text if source.text.endswith("\n") else text.rstrip("\n")
 
 

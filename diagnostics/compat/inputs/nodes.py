@@ -12,6 +12,8 @@ from .base import Source, UnreadableInput
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60
+# Aliases can make a short text expand without end.
+MAX_NODES = 200_000
 
 
 class Tree:
@@ -23,6 +25,7 @@ class Tree:
         self._base = 1 if source.text.startswith("\ufeff") else 0
         self._loader = Loader(source.text[self._base :])
         self.documents: list[yaml.Node] = []
+        self._read = 0
         try:
             while self._loader.check_node():
                 node = self._loader.get_node()
@@ -33,8 +36,11 @@ class Tree:
 
     def value(self, node: yaml.Node, depth: int = 0) -> Any:
         """The node as plain Python data, read as `yaml.safe_load` reads it (`yes` and `on` are true)."""
-        if depth > MAX_DEPTH:
-            return None
+        self._read += 1
+        if depth > MAX_DEPTH or self._read > MAX_NODES:
+            raise UnreadableInput(
+                f"{self.source.name} nests or repeats itself beyond what a configuration does"
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode):

@@ -274,3 +274,10 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
             read_path(tmp_path / name)
     with pytest.raises(UnreadableInput):
         read_command("ls -l")
+
+
+def test_a_text_that_expands_without_end_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(UnreadableInput):
+        read_text("\n".join(lines), "bomb.yaml")
