@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,13 +17,24 @@ from .loading import GGUF_IN_FOLDER, open_weights
 from .loading.files import read_json
 from .registry import DENSE, build, obstacle
 
+if TYPE_CHECKING:
+    from .loading import FileWeights
+
 
 def model_shape(folder: Path) -> ModelShape:
     """Shape of the model in a folder, its end tokens gathered from every file that names some.
 
-    Raises ModelError: config.json missing or unusable, or an architecture that nothing here can run.
+    Raises ModelError: config.json missing or unusable, weights quantised in a way that is not read here, or
+    an architecture that nothing here can run.
     """
     raw = read_json(folder / "config.json")
+    quantised = raw.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
+        raise ModelError(
+            f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
+            f"use the model in its original precision, or a GGUF file of it"
+        )
     ends = eos_token_ids(folder)
     if not _is_ours(raw, folder):
         from .fallback import fallback_shape
@@ -33,10 +46,31 @@ def model_shape(folder: Path) -> ModelShape:
 def open_model(folder: Path, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Model:
     """The model of `model_shape(folder)` with its weights on the device. Raises ModelError."""
     if obstacle(shape) is None:
-        return build(shape, open_weights(folder), device, dtype)
+        weights = _Traced(open_weights(folder))
+        try:
+            return build(shape, weights, device, dtype)
+        except ModelError as error:
+            if str(folder) in str(error):
+                raise
+            raise ModelError(f"{weights.last_file or folder}: {error}") from error
     from .fallback import FallbackModel
 
     return FallbackModel(folder, device, dtype, shape)
+
+
+class _Traced:
+    """A weight source that remembers the file of the tensor it gave last, for what a model finds wrong with it."""
+
+    def __init__(self, source: FileWeights) -> None:
+        self._source = source
+        self.last_file: Path | None = None
+
+    def names(self) -> Iterable[str]:
+        return self._source.names()
+
+    def get(self, name: str) -> torch.Tensor:
+        self.last_file = self._source.file_of(name)
+        return self._source.get(name)
 
 
 def _is_ours(raw: dict, folder: Path) -> bool:

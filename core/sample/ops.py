@@ -11,9 +11,13 @@ import numpy as np
 import torch
 
 
+def _by_numpy(logits: torch.Tensor) -> bool:
+    return logits.device.type == "cpu"
+
+
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """int64 [m]: the first index of each row's largest value (of a NaN, if it has one)."""
-    if logits.device.type == "cpu":
+    if _by_numpy(logits):
         return torch.from_numpy(logits.numpy().argmax(axis=-1))
     return logits.argmax(dim=-1)
 
@@ -21,7 +25,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 def largest(logits: torch.Tensor, count: int) -> torch.Tensor:
     """float32 [m, min(count, vocab)]: each row's largest values, in descending order."""
     size = logits.shape[-1]
-    if logits.device.type != "cpu":
+    if not _by_numpy(logits):
         return torch.topk(logits, min(count, size), dim=-1).values
     values = logits.numpy()
     if count < size:
@@ -33,7 +37,7 @@ def largest_ids(logits: torch.Tensor, count: int) -> torch.Tensor:
     """int64 [m, min(count, vocab)]: where each row's largest values stand, in descending order of value."""
     size = logits.shape[-1]
     count = min(count, size)
-    if logits.device.type != "cpu" or count == 0:
+    if not _by_numpy(logits) or count == 0:
         return torch.topk(logits, count, dim=-1).indices
     values = logits.numpy()
     ids = np.sort(np.argpartition(values, size - count, axis=-1)[:, size - count :], axis=-1)
@@ -43,14 +47,14 @@ def largest_ids(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 def count_greater(logits: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """int64 [m]: how many elements of each row exceed `values` [m]."""
-    if logits.device.type != "cpu":
+    if not _by_numpy(logits):
         return (logits > values[:, None]).sum(-1)
     return torch.from_numpy(np.count_nonzero(logits.numpy() > values.numpy()[:, None], axis=-1))
 
 
 def nth_equal(logits: torch.Tensor, values: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
     """int64 [m]: the index of the `nth` (from 0) element of each row that equals `values` [m] exactly."""
-    if logits.device.type != "cpu":
+    if not _by_numpy(logits):
         equal = logits == values[:, None]
         return (equal & (equal.cumsum(-1) == nth[:, None] + 1)).to(torch.uint8).argmax(-1)
     rows, wanted, skip = logits.numpy(), values.numpy(), nth.numpy()

@@ -33,12 +33,13 @@ class SeenTokens:
 
     @classmethod
     def of(cls, params: SamplingParams, prompt: np.ndarray, output: np.ndarray) -> SeenTokens:
-        seen = cls(params)
-        if params.repetition_penalty != 1.0:  # the other two do not look at the prompt
-            for token in np.unique(prompt).tolist():
-                seen._slot(token)
-        for token in output.tolist():
-            seen.record(token)
+        # Repetition alone looks at the prompt.
+        known = np.concatenate([prompt, output]) if params.repetition_penalty != 1.0 else output
+        ids = np.unique(known).astype(np.int64)
+        seen = cls(params, ids, np.zeros(len(ids), dtype=np.float32), len(ids))
+        seen.place = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+        drawn, counts = np.unique(output, return_counts=True)
+        seen.drawn[np.searchsorted(ids, drawn)] = counts
         return seen
 
     def record(self, token: int) -> None:

@@ -6,17 +6,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import ModelError
 
 if TYPE_CHECKING:
     from ..base import WeightSource
 
+    class FileWeights(WeightSource, Protocol):
+        """A weight source over files."""
+
+        def file_of(self, name: str) -> Path:
+            """The file that holds a tensor. Raises ModelError if none does."""
+            ...
+
+
 GGUF_IN_FOLDER = "model.gguf"  # `hub` lays a GGUF file under this name beside its config and tokenizer
 
 
-def open_weights(path: str | Path) -> WeightSource:
+def open_weights(path: str | Path) -> FileWeights:
     """Weight source over a model folder or a `.gguf` file; memory-mapped, nothing is read yet.
 
     Raises ModelError when there are no weights, or a file is missing, truncated or corrupt.

@@ -113,6 +113,12 @@ class GgufWeights:
     def names(self) -> Iterable[str]:
         return self._tensors.keys()
 
+    def file_of(self, name: str) -> Path:
+        """The file that holds a tensor. Raises ModelError if none does."""
+        if name not in self._tensors:
+            raise ModelError(f"{self.file}: no tensor for {name!r}")
+        return self.file
+
     def size_bytes(self, name: str) -> int:
         """Bytes of the tensor once it is dequantised."""
         return int(self._tensors[name].n_elements) * 4
@@ -121,9 +127,8 @@ class GgufWeights:
         """float32, in Hugging Face's shape and row order. Raises ModelError naming file and tensor."""
         from gguf import dequantize
 
-        tensor = self._tensors.get(name)
-        if tensor is None:
-            raise ModelError(f"{self.file}: no tensor for {name!r}")
+        self.file_of(name)
+        tensor = self._tensors[name]
         try:
             values = dequantize(tensor.data, tensor.tensor_type)
             heads = next((n for part, n in self._interleaved.items() if f".{part}." in name), 0)

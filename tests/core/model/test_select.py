@@ -56,6 +56,19 @@ def test_a_broken_configuration_of_a_known_family(
         model_shape(_changed(tiny_llama, tmp_path, **config))
 
 
+def test_a_tensor_of_another_size_names_file_and_tensor(tiny_llama: Path, tmp_path: Path) -> None:
+    folder = _changed(tiny_llama, tmp_path, intermediate_size=120)
+    message = r"model\.safetensors: model\.layers\.0\.mlp\.\w+\.weight: its size is"
+    with pytest.raises(ModelError, match=message):
+        open_model(folder, model_shape(folder), CPU, torch.float32)
+
+
+def test_quantised_weights_are_refused_by_name(tiny_llama: Path, tmp_path: Path) -> None:
+    folder = _changed(tiny_llama, tmp_path, quantization_config={"quant_method": "awq", "bits": 4})
+    with pytest.raises(ModelError, match=r"quantised \(awq\).*GGUF"):
+        model_shape(folder)
+
+
 def test_an_architecture_that_nothing_runs(tiny_llama: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no-such-family"):
         model_shape(_changed(tiny_llama, tmp_path, architectures=["NoSuch"], model_type="no-such-family"))
