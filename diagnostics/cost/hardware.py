@@ -87,7 +87,8 @@ class Host(Sheet):
     """What the processor beside the device spends on a step, in microseconds."""
 
     step_us: float  # scheduling, input preparation, reading results
-    sequence_us: float  # the same, for each sequence of the step
+    unhidden_us: float  # of these, what even asynchronous scheduling cannot hide
+    sequence_us: float  # taking in one sequence's token; never hidden
     layer_launch_us: float  # launching one layer's kernels without a graph (compiled)
     eager_layer_launch_us: float  # the same with enforce_eager
     request_latency_us: float  # from the client to the waiting queue

@@ -37,7 +37,7 @@ class CostSettings:
     enable_expert_parallel: bool = False  # whole experts on each device, instead of a part of every expert
     enforce_eager: bool = False
     max_graph_size: int = 512  # largest batch replayed from a captured graph
-    async_scheduling: bool = False  # the host prepares the next step while the device runs this one
+    async_scheduling: bool = False  # the next step is planned while this one runs; taking tokens in is not hidden
     sorted_sampling: bool = True  # top-k or top-p by sorting the logits, as vLLM's own sampler does
 
 
@@ -62,7 +62,18 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, f.name) for f in fields(self))
+        return (
+            self.gemm
+            + self.experts
+            + self.head
+            + self.decode_attention
+            + self.prefill_attention
+            + self.communication
+            + self.elementwise
+            + self.sampling
+            + self.launch
+            + self.host
+        )
 
     def largest(self) -> str:
         """The name of the part that takes longest."""
@@ -269,8 +280,10 @@ class StepCost:
         if settings.enforce_eager or tokens > settings.max_graph_size:
             each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
             time.launch = max(0.0, self.shape.num_layers * each / 1e3 - device)
-        spent = (host.step_us + sequences * host.sequence_us) / 1e3
-        time.host = max(0.0, spent - device) if settings.async_scheduling else spent
+        planning, sequence_ms = host.step_us / 1e3, sequences * host.sequence_us / 1e3
+        if settings.async_scheduling:
+            planning = max(host.unhidden_us / 1e3, planning - device)
+        time.host = planning + sequence_ms
 
 
 MOE_KERNELS = 8  # beside the products: choosing experts, sorting rows by expert, gathering, weighted sum

@@ -1,12 +1,12 @@
-"""The clients of a simulation: when each request of a workload reaches the engine."""
+"""The way from the clients to the engine's queue: when each request of a workload reaches it."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...core.workload import Workload, WorkloadRequest
+from ..feeder import Feeder
 
 
 @dataclass(slots=True)
@@ -20,9 +20,13 @@ class Frontend:
     latency_s: float = 0.0
     request_s: float = 0.0
     token_s: float = 0.0
-    processes: float = 1.0
+    processes: float = 1.0  # a share, where several engines use them
     free_at_s: float = 0.0
     busy_s: float = 0.0
+
+    def fresh(self) -> Frontend:
+        """The same, at the start of a run."""
+        return Frontend(self.latency_s, self.request_s, self.token_s, self.processes)
 
     def accept(self, sent_s: float) -> float:
         """When a request sent at `sent_s` is in the engine's queue."""
@@ -46,69 +50,39 @@ class Frontend:
 
 @dataclass(slots=True)
 class Clients:
-    """Sends a workload's requests: at their times, when a client is free, or after another has ended."""
+    """Sends a workload's requests through a front end."""
 
     workload: Workload
     frontend: Frontend
-    _source: Iterator[WorkloadRequest] = field(init=False, repr=False)
-    _due: list[tuple[float, int, float, WorkloadRequest]] = field(default_factory=list, repr=False)
-    _followers: dict[int, list[WorkloadRequest]] = field(default_factory=dict, repr=False)
-    _ended: dict[int, float] = field(default_factory=dict, repr=False)
-    _next: WorkloadRequest | None = field(init=False, repr=False)
-    _free_clients: int = field(init=False)
+    _feeder: Feeder = field(init=False, repr=False)
+    _wire: list[tuple[float, int, float, WorkloadRequest]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        self._source = self.workload.requests()
-        self._next = next(self._source, None)
-        self._free_clients = self.workload.concurrency or 0
-        self._release(0.0)
+        self._feeder = Feeder(self.workload)
 
     def take(self, now_s: float) -> list[tuple[WorkloadRequest, float]]:
         """Requests that have reached the engine by `now_s`, with the time each was sent."""
-        self._release(now_s)
+        self._send(now_s)
         arrived = []
-        while self._due and self._due[0][0] <= now_s:
-            _, _, sent_s, request = heapq.heappop(self._due)
+        while self._wire and self._wire[0][0] <= now_s:
+            _, _, sent_s, request = heapq.heappop(self._wire)
             arrived.append((request, sent_s))
         return arrived
 
     def next_s(self) -> float | None:
-        """When the next request reaches the engine if nothing ends before; None if none will."""
-        if self._due:
-            return self._due[0][0]
-        if self._next is not None and self._next.arrival_s is not None:
-            return self._next.arrival_s
-        return None
+        """When the next request is sent or reaches the engine if nothing ends before; None if none will."""
+        times = [self._wire[0][0]] if self._wire else []
+        upcoming = self._feeder.next_s()
+        if upcoming is not None:
+            times.append(upcoming)
+        return min(times, default=None)
 
     def ended(self, request: WorkloadRequest, now_s: float) -> None:
-        """A request has ended: its follower thinks and sends, or its client sends the next one."""
-        self._ended[request.index] = now_s
-        followers = self._followers.pop(request.index, ())
-        for follower in followers:
-            self._send(follower, now_s + follower.think_s)
-        if not followers:
-            self._free_clients += 1
-        self._release(now_s)
+        """A request has ended: its client sends the next one, its follower thinks first."""
+        self._feeder.finished(request, now_s)
+        self._send(now_s)
 
-    def _release(self, now_s: float) -> None:
-        """Moves requests from the source to the wire as far as times and free clients allow."""
-        while self._next is not None:
-            request = self._next
-            if request.after >= 0:
-                if request.after in self._ended:
-                    self._send(request, self._ended[request.after] + request.think_s)
-                else:
-                    self._followers.setdefault(request.after, []).append(request)
-            elif request.arrival_s is not None:
-                if request.arrival_s > now_s:
-                    return
-                self._send(request, request.arrival_s)
-            elif self._free_clients > 0:
-                self._free_clients -= 1
-                self._send(request, now_s)
-            else:
-                return
-            self._next = next(self._source, None)
-
-    def _send(self, request: WorkloadRequest, sent_s: float) -> None:
-        heapq.heappush(self._due, (self.frontend.accept(sent_s), request.index, sent_s, request))
+    def _send(self, now_s: float) -> None:
+        for request in self._feeder.due(now_s):
+            sent_s = self._feeder.start_s(request, now_s)
+            heapq.heappush(self._wire, (self.frontend.accept(sent_s), request.index, sent_s, request))

@@ -25,7 +25,7 @@ from ..cost.hardware import Hardware
 from ..cost.models import default_sampling, load_model
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
-from ..result import Targets
+from ..results import Targets
 from .clients import Frontend
 from .engines import EngineKind, vllm_defaults, watermark
 from .replay import Replay, Setup, replay
@@ -66,9 +66,10 @@ class Prepared:
         copies = int(self.value("data_parallel_size") or 1)
         setup = self.setup(workload, copies, stop_after_s)
         done = replay(setup, _share(workload, copies))
-        for name in _RATES if copies > 1 else ():
-            setattr(done.result, name, getattr(done.result, name) * copies)
-        return done
+        if copies == 1:
+            return done
+        rates = {name: getattr(done.result, name) * copies for name in _RATES}
+        return replace(done, result=replace(done.result, **rates))
 
     def setup(self, workload: Workload, copies: int = 1, stop_after_s: float | None = None) -> Setup:
         """The simulation's inputs for one workload."""
@@ -117,7 +118,7 @@ class Prepared:
 _RATES = (
     "throughput_output_tokens_per_s",
     "throughput_total_tokens_per_s",
-    "request_rate_per_s",
+    "throughput_requests_per_s",
     "goodput_requests_per_s",
     "goodput_output_tokens_per_s",
 )

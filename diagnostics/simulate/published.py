@@ -21,12 +21,12 @@ from ...core.errors import CamshaftError, EvidenceError
 from ...core.workload import load_workload
 from ..cost.hardware import load_hardware
 from ..cost.models import load_model
-from ..result import LoadResult
+from ..results import Distribution, Result
 from .engines import EngineKind
 from .prepare import prepare
 
 SATURATED_TTFT_MS = 5000.0  # a measured first token above this is mostly queueing
-ASSUMED_VERSION = "0.18.0"  # of points that state none
+ASSUMED_VERSION = "0.19.0"  # of points that state none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +84,20 @@ class Compared:
     """A point, what was predicted for it, and the relative errors; or why nothing was."""
 
     point: Point
-    result: LoadResult | None
+    result: Result | None
     reason: str = ""
 
     @property
     def ttft_error(self) -> float:
-        return self.result.ttft_ms.mean / self.point.ttft_ms - 1 if self.result else float("nan")
+        return _error(self.result.ttft_ms if self.result else None, self.point.ttft_ms)
 
     @property
     def tpot_error(self) -> float:
-        return self.result.tpot_ms.mean / self.point.tpot_ms - 1 if self.result else float("nan")
+        return _error(self.result.tpot_ms if self.result else None, self.point.tpot_ms)
+
+
+def _error(predicted: Distribution | None, measured_ms: float) -> float:
+    return predicted.mean / measured_ms - 1 if predicted else float("nan")
 
 
 def read_points(path: Path, backend: str = "vllm") -> list[Point]:

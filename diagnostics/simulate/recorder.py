@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from ...core.schedule.ledger import Blocked
 from ...core.schedule.plan import StepPlan
 from ...core.workload import WorkloadRequest
 from ..cost.step import StepTime
-from ..result import RequestTimes
+from ..results import RequestRecord
 
 PARTS = tuple(f.name for f in fields(StepTime))
+_parts_of = attrgetter(*PARTS)
 STEP_COLUMNS = (
     "end_s",
     "duration_ms",
@@ -47,24 +49,40 @@ class StepLog:
         return {name: float(self.parts[:, i].sum()) / total for i, name in enumerate(PARTS)}
 
 
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a replay knows of a finished request beyond its record."""
+
+    queue_ms: float  # from being sent to its first step
+    preemptions: int
+    worst_gap_ms: float  # the longest wait between two of its tokens
+
+
 @dataclass(slots=True)
 class Recorder:
-    """Fills while the simulation runs."""
+    """Fills while the simulation runs. `longest_output` above 0 keeps each request's own gaps."""
 
     max_num_seqs: int
+    longest_output: int = 0
+    records: list[RequestRecord] = field(default_factory=list)
+    details: list[Detail] = field(default_factory=list)
     _steps: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     _parts: list[tuple[float, ...]] = field(default_factory=list, repr=False)
-    _done: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     _gaps: Counter[float] = field(default_factory=Counter, repr=False)
     _blocked: Counter[str] = field(default_factory=Counter, repr=False)
     _last_token_s: np.ndarray = field(init=False, repr=False)
     _worst_s: np.ndarray = field(init=False, repr=False)
+    _own_gaps: np.ndarray | None = field(init=False, repr=False, default=None)  # ms, [row, n]
+    _own_count: np.ndarray = field(init=False, repr=False)
     _owner: dict[int, str] = field(default_factory=dict, repr=False)  # request id by row
     _left: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False)  # of rows taken over
 
     def __post_init__(self) -> None:
         self._last_token_s = np.full(self.max_num_seqs, np.nan)
         self._worst_s = np.zeros(self.max_num_seqs)
+        self._own_count = np.zeros(self.max_num_seqs, dtype=np.int64)
+        if self.longest_output:
+            self._own_gaps = np.zeros((self.max_num_seqs, self.longest_output), dtype=np.float32)
 
     def started(self, plan: StepPlan) -> None:
         """New rows have no last token yet, except those that return from an eviction."""
@@ -78,6 +96,7 @@ class Recorder:
             if len(new.tokens) > new.prompt_len:
                 last, worst = self._left.pop(new.request_id, (np.nan, 0.0))
             self._last_token_s[new.row], self._worst_s[new.row] = last, worst
+            self._own_count[new.row] = 0
 
     def tokens(self, rows: np.ndarray, now_s: float) -> None:
         """Each of `rows` received a token at `now_s`."""
@@ -87,6 +106,10 @@ class Recorder:
         if not len(known):
             return
         self._worst_s[rows] = np.fmax(self._worst_s[rows], gaps)
+        if self._own_gaps is not None:
+            second = rows[~np.isnan(gaps)]
+            self._own_gaps[second, self._own_count[second]] = known * 1e3
+            self._own_count[second] += 1
         low, high = float(known.min()), float(known.max())
         if high - low < 1e-9:
             self._gaps[round(low * 1e3, 3)] += len(known)
@@ -97,30 +120,39 @@ class Recorder:
     def step(self, row: tuple[float, ...], time: StepTime, blocked: Blocked) -> None:
         """One finished step; `row` follows STEP_COLUMNS."""
         self._steps.append(row)
-        self._parts.append(tuple(getattr(time, name) for name in PARTS))
+        self._parts.append(_parts_of(time))
         if blocked is not Blocked.NONE:
             self._blocked[blocked.name.lower()] += row[1] / 1e3
 
     def finished(self, told: WorkloadRequest, request: Request, row: int, sent_s: float) -> None:
         """A request has ended; `row` is the one it had."""
         self._owner.pop(row, None)
-        self._done.append(
-            (
+        self.records.append(
+            RequestRecord(
+                told.index,
                 sent_s,
-                request.first_token_s or 0.0,
-                request.finished_s or 0.0,
-                request.first_scheduled_s or 0.0,
                 told.input_tokens,
                 told.output_tokens,
-                request.cached_tokens,
-                request.preemptions,
-                float(self._worst_s[row]) * 1e3,
+                request.first_token_s,
+                request.finished_s,
+                itl_p99_ms=self._own_p99(row),
+                tenant=told.tenant,
+                cached_tokens=request.cached_tokens,
             )
         )
+        started = request.first_scheduled_s if request.first_scheduled_s is not None else sent_s
+        worst_ms = float(self._worst_s[row]) * 1e3
+        self.details.append(Detail((started - sent_s) * 1e3, request.preemptions, worst_ms))
 
-    def times(self) -> RequestTimes:
-        columns = np.array(self._done, dtype=float).reshape(-1, 9).T
-        return RequestTimes(*columns)
+    def refused(self, told: WorkloadRequest, sent_s: float, why: str) -> None:
+        """A request that was never run."""
+        self.records.append(RequestRecord(told.index, sent_s, told.input_tokens, error=why))
+
+    def _own_p99(self, row: int) -> float | None:
+        count = int(self._own_count[row])
+        if self._own_gaps is None or not count:
+            return None
+        return float(np.percentile(self._own_gaps[row, :count], 99))
 
     def gaps(self) -> tuple[np.ndarray, np.ndarray]:
         """Gaps between tokens in milliseconds, and how often each occurred."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ...policies.base import Policy
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import StepCost
-from ..result import LoadResult, Targets, summarise
+from ..results import Distribution, KvUse, Result, Targets, summarise
 from .clients import Clients, Frontend
 from .executor import FILLER, VirtualClock, VirtualExecutor
-from .recorder import Recorder, StepLog
+from .recorder import Detail, Recorder, StepLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,16 @@ class Setup:
     error_band: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of a simulation."""
+    """What came of a simulation: the figures, every step, and what the requests went through."""
 
-    result: LoadResult
+    result: Result
     log: StepLog
+    details: list[Detail]  # one a completed request
+    queue_ms: Distribution | None  # from being sent to the first step
+    kv_tokens: int
+    mean_kv_used: float  # share of blocks, over time
     frontend_busy: float  # share of the HTTP processes' time
     unfinished: int
 
@@ -49,31 +53,36 @@ class Replay:
 def replay(setup: Setup, workload: Workload) -> Replay:
     """Runs the workload to its end (or to `stop_after_s`).
 
-    Requests that can never run are counted as rejected. Raises CapacityError if that is all of them, Stall if the policy admits nobody for good.
+    Requests that can never run count as failed. Raises CapacityError if that is all of them, Stall if the
+    policy admits nobody for good.
     """
     return _Simulation(setup, workload).run()
+
+
+IDLE_S = 0.005  # how far the clock moves when requests wait and the policy starts none
+MAX_IDLE_S = 600.0
 
 
 class _Simulation:
     def __init__(self, setup: Setup, workload: Workload) -> None:
         self.setup = setup
         self.clock = VirtualClock()
-        self.clients = Clients(workload, _fresh(setup.frontend))
+        self.clients = Clients(workload, setup.frontend.fresh())
         params = setup.params
         self.scheduler = Scheduler(params, setup.policy, Ledger(max_steps=2, max_requests=1))
-        self.recorder = Recorder(params.max_num_seqs)
-        self.shared = params.enable_prefix_caching and _shares(workload)
+        longest = max((r.output_tokens for r in workload.requests()), default=1)
+        self.recorder = Recorder(params.max_num_seqs, longest if setup.targets.itl_ms is not None else 0)
+        self.cached = params.enable_prefix_caching  # then prompts need tokens of their own
+        self.idle_s = 0.0
         self.told: dict[str, tuple[WorkloadRequest, float]] = {}
         self.answers: dict[str, WorkloadRequest] = {}
         capacity = Capacity(
             params.num_blocks, params.block_size, params.max_model_len, params.max_num_seqs, setup.vocab_size
         )
-        longest = max((r.output_tokens for r in workload.requests()), default=1) if self.shared else 0
+        followed = self.cached and any(r.after >= 0 for r in workload.requests())
         self.executor = VirtualExecutor(
-            setup.cost, capacity, self.clock, self.answers if self.shared else None, longest
+            setup.cost, capacity, self.clock, self.answers if followed else None, longest
         )
-        self.rejected = 0
-        self.refused = ""  # why the last one was
 
     def run(self) -> Replay:
         stop = self.setup.stop_after_s
@@ -81,44 +90,53 @@ class _Simulation:
             self._arrivals()
             plan = self.scheduler.schedule(self.clock.now_s)
             for request in self.scheduler.take_rejected():
-                self._gone(request.id)
+                self._gone(request.id, request.error or "refused by the policy")
             if plan is None:
-                upcoming = self.clients.next_s()
-                if upcoming is None:
-                    self._require_idle()
+                if not self._pass_time():
                     break
-                self.clock.now_s = max(upcoming, self.clock.now_s)
                 continue
+            self.idle_s = 0.0
             self._step(plan)
         return self._result()
 
-    def _require_idle(self) -> None:
+    def _pass_time(self) -> bool:
+        """Moves the clock to the next arrival, or a little on while the policy lets requests wait.
+
+        False when nobody is left. Raises Stall if the policy admits nobody for ten minutes.
+        """
+        upcoming = self.clients.next_s()
+        now = self.clock.now_s
         if len(self.scheduler.waiting):
-            raise Stall(
-                f"{len(self.scheduler.waiting)} requests wait, nothing runs, and the policy admits nobody"
-            )
+            upcoming = min(upcoming or np.inf, now + IDLE_S)
+            self.idle_s += IDLE_S
+            if self.idle_s > MAX_IDLE_S:
+                raise Stall(
+                    f"{len(self.scheduler.waiting)} requests wait, nothing runs, and the policy admits nobody"
+                )
+        if upcoming is None:
+            return False
+        self.clock.now_s = max(float(upcoming), now)
+        return True
 
     def _arrivals(self) -> None:
         for told, sent_s in self.clients.take(self.clock.now_s):
             limit = self.setup.max_queued_requests
-            if limit is not None and len(self.scheduler.waiting) >= limit:
-                self.rejected += 1
-                self.clients.ended(told, self.clock.now_s)
-                continue
             request = self._request(told, sent_s)
             self.told[request.id] = (told, sent_s)
-            if self.shared:
+            if limit is not None and len(self.scheduler.waiting) >= limit:
+                self._gone(request.id, "the queue is full")
+                continue
+            if self.executor.answers is not None:
                 self.answers[request.id] = told
             try:
                 self.scheduler.add(request, self.clock.now_s)
             except RequestError as error:
-                self.refused = str(error)
-                self._gone(request.id)
+                self._gone(request.id, str(error))
 
     def _request(self, told: WorkloadRequest, sent_s: float) -> Request:
         prompt = (
             segment_tokens(told.segments, self.setup.vocab_size)
-            if self.shared
+            if self.cached
             else _filler(told.input_tokens)
         )
         deadline = None if told.deadline_ms is None else sent_s + told.deadline_ms / 1e3
@@ -143,7 +161,7 @@ class _Simulation:
         late = self.clients.frontend.stream(now, len(owners))
         recorder.tokens(owners, now + late)
         used = self.setup.params.num_blocks - scheduler.kv.num_free
-        held = int((plan.starts + plan.num_tokens).sum())
+        held = int(scheduler.rows.computed[scheduler.running.all_rows()].sum())
         waiting, running = len(scheduler.waiting), len(scheduler.running)
         update = scheduler.update(result, now)
         prefill = plan.total_tokens - plan.num_decodes
@@ -157,74 +175,69 @@ class _Simulation:
                 request.finished_s = now + late
                 told, sent_s = self.told.pop(request.id)
                 recorder.finished(told, request, news.row, sent_s)
-                self._forget(request.id)
+                self.answers.pop(request.id, None)
                 self.clients.ended(told, now + late)
 
-    def _gone(self, request_id: str) -> None:
-        """A request the policy refused."""
-        told, _ = self.told.pop(request_id)
-        self._forget(request_id)
-        self.rejected += 1
-        self.clients.ended(told, self.clock.now_s)
-
-    def _forget(self, request_id: str) -> None:
+    def _gone(self, request_id: str, why: str) -> None:
+        """A request that will not run."""
+        told, sent_s = self.told.pop(request_id)
         self.answers.pop(request_id, None)
+        self.recorder.refused(told, sent_s, why)
+        self.clients.ended(told, self.clock.now_s)
 
     def _result(self) -> Replay:
         self.scheduler.check_integrity()
-        times, log = self.recorder.times(), self.recorder.log()
-        if not len(times) and self.refused:
-            raise CapacityError(f"no request of the workload can run: {self.refused}")
-        gaps, counts = self.recorder.gaps()
-        duration = float(log.column("end_s")[-1]) if len(log.columns) else 0.0
-        result = summarise(times, gaps, counts, self.setup.targets, duration)
-        result.preemptions, result.rejected = self.scheduler.preemptions, self.rejected
+        recorder, log, setup = self.recorder, self.recorder.log(), self.setup
+        if recorder.records and not recorder.details:
+            raise CapacityError(f"no request of the workload can run: {recorder.records[-1].error}")
+        gaps, counts = recorder.gaps()
         prefix = self.scheduler.kv.prefix
-        result.prefix_hit_rate = prefix.hits / prefix.queries if prefix.queries else 0.0
-        result.kv = _kv_figures(log, self.setup.params)
-        result.saturated = _saturated(log, times.sent_s, times.finished_s, len(self.told))
-        result.error_band = dict(self.setup.error_band)
-        busy = self.clients.frontend.busy_s / duration if duration else 0.0
-        return Replay(result, log, busy, len(self.told))
-
-
-def _fresh(frontend: Frontend) -> Frontend:
-    return Frontend(frontend.latency_s, frontend.request_s, frontend.token_s, frontend.processes)
-
-
-def _shares(workload: Workload) -> bool:
-    """Whether any two prompts of the workload can have a prefix in common."""
-    seen: set[int] = set()
-    for request in workload.requests():
-        first = request.segments[0].content if request.segments else -1
-        if first in seen or request.after >= 0:
-            return True
-        seen.add(first)
-    return False
+        result = summarise(
+            recorder.records,
+            gaps,
+            gap_weights=counts,
+            targets=setup.targets,
+            kv=_kv_use(log, setup.params, prefix.hits / prefix.queries if prefix.queries else None),
+            preemptions=self.scheduler.preemptions,
+            error_band=dict(setup.error_band),
+        )
+        sent_s = np.array([record.arrival_s for record in recorder.records])
+        piled = _piles_up(log, sent_s, len(self.told))
+        busy = self.clients.frontend.busy_s / self.clock.now_s if self.clock.now_s else 0.0
+        return Replay(
+            replace(result, saturated=result.saturated or piled),
+            log,
+            recorder.details,
+            Distribution.of([detail.queue_ms for detail in recorder.details]),
+            setup.params.num_blocks * setup.params.block_size,
+            _mean_used(log, setup.params),
+            busy,
+            len(self.told),
+        )
 
 
 def _filler(tokens: int) -> np.ndarray:
     return np.broadcast_to(np.int32(FILLER), tokens)
 
 
-def _kv_figures(log: StepLog, params: SchedulerParams) -> dict[str, float]:
-    """Blocks, the largest share in use, and the share of used slots that hold no token (time average)."""
+def _kv_use(log: StepLog, params: SchedulerParams, hit_rate: float | None) -> KvUse:
+    """Blocks, the most in use, and the share of used slots that hold no token (average over time)."""
     used, held, took = log.column("kv_blocks"), log.column("tokens_held"), log.column("duration_ms")
-    if not len(used):
-        return {"blocks": params.num_blocks, "peak_used": 0.0, "mean_used": 0.0, "waste": 0.0}
     slots = float((used * took).sum()) * params.block_size
-    return {
-        "blocks": params.num_blocks,
-        "tokens": params.num_blocks * params.block_size,
-        "peak_used": float(used.max()) / params.num_blocks,
-        "mean_used": float((used * took).sum() / took.sum()) / params.num_blocks,
-        "waste": max(0.0, 1 - float((held * took).sum()) / slots) if slots else 0.0,
-    }
+    waste = max(0.0, 1 - float((held * took).sum()) / slots) if slots else 0.0
+    return KvUse(params.num_blocks, int(used.max(initial=0)), waste, hit_rate)
 
 
-def _saturated(log: StepLog, sent_s: np.ndarray, finished_s: np.ndarray, unfinished: int) -> bool:
-    """Whether work piled up: the queue's mean over the last fifth of the arrivals exceeds that of the middle
-    by half and by more than a tenth of what runs."""
+def _mean_used(log: StepLog, params: SchedulerParams) -> float:
+    used, took = log.column("kv_blocks"), log.column("duration_ms")
+    total = float(took.sum())
+    return float((used * took).sum()) / total / params.num_blocks if total else 0.0
+
+
+def _piles_up(log: StepLog, sent_s: np.ndarray, unfinished: int) -> bool:
+    """Whether work arrives faster than it ends: the queue in the last fifth of the arrivals is longer by half
+    than in the middle, and longer than a tenth of what runs.
+    """
     if not len(log.columns) or len(sent_s) < 20:
         return unfinished > 0
     ends, waiting, running = log.column("end_s"), log.column("waiting"), log.column("running")

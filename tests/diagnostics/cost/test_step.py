@@ -76,8 +76,7 @@ def test_async_scheduling_hides_the_host() -> None:
     shape = load_model("llama-3.1-8b")
     plain = StepCost(shape, H100, CostSettings()).decode_step(64, 512)
     hidden = StepCost(shape, H100, CostSettings(async_scheduling=True)).decode_step(64, 512)
-    assert plain.host > 0
-    assert hidden.host == 0
+    assert plain.host > hidden.host > 0
     assert plain.device == pytest.approx(hidden.device)
 
 

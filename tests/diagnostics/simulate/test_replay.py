@@ -1,0 +1,220 @@
+"""The virtual clock: core's scheduler on predicted step times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from camshaft.core.config import load_config
+from camshaft.core.errors import CapacityError
+from camshaft.core.workload import load_workload
+from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.cost.models import load_model
+from camshaft.diagnostics.results import Targets
+from camshaft.diagnostics.simulate import EngineKind, Frontend, Prepared, prepare, vllm_defaults
+from camshaft.diagnostics.simulate.prepare import SpeculativeCost
+
+
+def prepared(targets: Targets | None = None, engine: EngineKind | None = None, **knobs: Any) -> Prepared:
+    config = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, **knobs}
+    return prepare(
+        load_config(config, purpose="inspect"),
+        load_hardware("h100"),
+        load_model(config["model"]),
+        engine=engine,
+        targets=targets,
+    )
+
+
+def closed(concurrency: int, requests: int, inputs: Any, outputs: Any, **more: Any):
+    arrival = {"kind": "closed", "concurrency": concurrency, "requests": requests}
+    return load_workload({"arrival": arrival, "input_tokens": inputs, "output_tokens": outputs, **more})
+
+
+MIXED = closed(16, 64, {"uniform": [64, 4000]}, {"uniform": [16, 256]})
+
+
+def test_every_token_of_the_load_is_counted() -> None:
+    done = prepared().replay(MIXED)
+    summary = MIXED.summary()
+    assert done.result.completed == 64
+    assert done.result.output_tokens == pytest.approx(64 * summary.output_tokens_mean)
+    assert done.result.input_tokens == pytest.approx(64 * summary.input_tokens_mean)
+    assert done.unfinished == 0
+    assert done.log.column("prefill_tokens").sum() == done.result.input_tokens
+
+
+def test_the_same_load_gives_the_same_result() -> None:
+    first, second = prepared().replay(MIXED), prepared().replay(MIXED)
+    assert first.result == second.result
+    assert (first.log.columns == second.log.columns).all()
+
+
+def test_time_is_the_sum_of_the_steps_and_of_idleness() -> None:
+    log = prepared().replay(closed(1, 3, 100, 8)).log
+    ends, took = log.column("end_s"), log.column("duration_ms")
+    assert (ends[1:] - ends[:-1] >= took[1:] / 1e3 - 1e-9).all()
+    assert took == pytest.approx(log.parts.sum(axis=1))
+    assert sum(log.shares().values()) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_the_four_policies_come_out_in_the_textbook_order() -> None:
+    load = closed(16, 48, {"uniform": [32, 7000]}, {"uniform": [64, 256]})
+    found = {
+        name: prepared(policy=name, **knobs).replay(load).result
+        for name, knobs in {
+            "naive": {},
+            "static": {},
+            "continuous": {},
+            "continuous-chunked": {"max_num_batched_tokens": 1024},
+        }.items()
+    }
+    rates = [found[name].throughput_output_tokens_per_s for name in ("naive", "static", "continuous")]
+    assert rates[0] < rates[1] < rates[2]
+    chunked, whole = found["continuous-chunked"], found["continuous"]
+    assert chunked.itl_ms is not None
+    assert whole.itl_ms is not None
+    assert chunked.throughput_output_tokens_per_s == pytest.approx(
+        whole.throughput_output_tokens_per_s, rel=0.15
+    )
+    assert chunked.itl_ms.p99 < whole.itl_ms.p99
+
+
+def test_smaller_chunks_bound_the_gap_between_tokens() -> None:
+    load = closed(8, 32, 6000, 64)
+    gaps = []
+    for budget in (512, 2048, 8192):
+        itl = prepared(max_num_batched_tokens=budget).replay(load).result.itl_ms
+        assert itl is not None
+        gaps.append(itl.max)
+    assert gaps[0] < gaps[1] < gaps[2]
+
+
+def test_a_cache_that_is_too_small_evicts_and_still_finishes() -> None:
+    done = prepared(num_gpu_blocks_override=700, scheduler_reserve_full_isl=False).replay(
+        closed(16, 48, 1000, 900)
+    )
+    assert done.result.preemptions
+    assert done.result.completed == 48
+    assert done.result.kv is not None
+    assert done.result.kv.peak_used > 0.95 * 700
+
+
+def test_sessions_find_their_own_history_in_the_cache() -> None:
+    sessions = load_workload(
+        {
+            "arrival": {"kind": "sessions", "sessions": 6, "turns": 4, "think_s": 0.5, "concurrency": 3},
+            "input_tokens": 300,
+            "output_tokens": 60,
+        }
+    )
+    on, off = prepared(enable_prefix_caching=True), prepared(enable_prefix_caching=False)
+    with_cache, without = on.replay(sessions).result, off.replay(sessions).result
+    assert with_cache.kv is not None
+    assert with_cache.kv.hit_rate is not None
+    assert with_cache.kv.hit_rate > 0.5
+    assert with_cache.ttft_ms is not None
+    assert without.ttft_ms is not None
+    assert with_cache.ttft_ms.mean < without.ttft_ms.mean
+
+
+def test_arrivals_above_the_capacity_are_called_saturated() -> None:
+    def at(rate: float) -> bool:
+        arrival = {"kind": "poisson", "rate": rate, "requests": 120}
+        load = load_workload({"arrival": arrival, "input_tokens": 2000, "output_tokens": 200})
+        return prepared(max_num_seqs=64).replay(load).result.saturated
+
+    assert not at(2)
+    assert at(60)
+
+
+def test_targets_decide_what_is_good() -> None:
+    generous = prepared(Targets(ttft_ms=1e6, itl_ms=1e6)).replay(MIXED).result
+    strict = prepared(Targets(ttft_ms=1e6, itl_ms=0.001)).replay(MIXED).result
+    assert generous.goodput_requests_per_s == pytest.approx(generous.throughput_requests_per_s)
+    assert strict.goodput_requests_per_s == 0
+
+
+def test_a_request_too_long_for_the_engine_fails_and_the_rest_run() -> None:
+    mixed = closed(4, 40, {"uniform": [100, 12_000]}, 16)
+    result = prepared(max_model_len=8192).replay(mixed).result
+    assert 0 < result.failed < 40
+    assert result.completed + result.failed == 40
+    with pytest.raises(CapacityError, match="no request of the workload can run"):
+        prepared(max_model_len=4096).replay(closed(1, 2, 5000, 16))
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
+    heavy = prepared(model="meta-llama/Llama-3.3-70B-Instruct")
+    with pytest.raises(CapacityError, match="weights 131"):
+        heavy.replay(MIXED)
+
+
+def test_one_knob_is_turned_and_the_rest_stays() -> None:
+    base = prepared(max_num_seqs=8)
+    turned = base.turned(max_num_seqs=32)
+    assert turned.params.max_num_seqs == 32
+    assert base.params.max_num_seqs == 8
+    assert turned.params.max_num_batched_tokens == base.params.max_num_batched_tokens
+    assert turned.replay(MIXED).result.ttft_ms.mean < base.replay(MIXED).result.ttft_ms.mean  # type: ignore[union-attr]
+
+
+def test_copies_share_the_load_and_add_their_rates() -> None:
+    single, double = (prepared(data_parallel_size=n, api_server_count=4) for n in (1, 2))
+    load = closed(64, 256, 1000, 64)
+    one, two = single.replay(load).result, double.replay(load).result
+    assert two.throughput_output_tokens_per_s > 1.3 * one.throughput_output_tokens_per_s
+
+
+def test_a_front_end_that_runs_out_of_processor_delays_first_tokens() -> None:
+    slow = Frontend(token_s=0.01)
+    assert slow.stream(0.0, 100) == pytest.approx(1.0)
+    assert slow.accept(0.5) == pytest.approx(1.0)
+    assert Frontend(token_s=0.01, processes=4).stream(0.0, 100) == pytest.approx(0.25)
+
+
+def test_speculation_changes_the_cost_and_says_what_it_assumes() -> None:
+    spec = {"method": "ngram", "num_speculative_tokens": 4}
+    found = prepared(speculative_config=spec)
+    assert isinstance(found.cost, SpeculativeCost)
+    assert any("accepted" in text for text in found.assumptions)
+    plain, fast = prepared().replay(closed(1, 3, 200, 64)), found.replay(closed(1, 3, 200, 64))
+    assert fast.result.tpot_ms.mean < plain.result.tpot_ms.mean  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "batched", "seqs", "utilization"),
+    [
+        ("h100", "0.10.0", 8192, 1024, 0.9),
+        ("h200", "0.18.0", 8192, 1024, 0.9),
+        ("a100", "0.18.0", 2048, 256, 0.9),
+        ("b200", "0.28.0", 16384, 1024, 0.92),
+        ("rtx 4090", "0.33.0", 2048, 256, 0.92),
+    ],
+)
+def test_vllm_fills_in_its_own_defaults(
+    gpu: str, version: str, batched: int, seqs: int, utilization: float
+) -> None:
+    filled = vllm_defaults(EngineKind("vllm", version), load_hardware(gpu), {"max_model_len": 8192})
+    assert filled["max_num_batched_tokens"] == batched
+    assert filled["max_num_seqs"] == seqs
+    assert filled["gpu_memory_utilization"] == utilization
+
+
+def test_the_engine_chosen_decides_the_memory_rule() -> None:
+    ours, theirs = prepared(), prepared(engine=EngineKind("vllm", "0.18.0"))
+    assert ours.budget.rule == "camshaft (cuda)"
+    assert theirs.budget.rule == "vllm 0.18.0"
+    assert theirs.params.max_num_seqs == 1024
+    assert theirs.budget.activation_bytes > 4 * 2**30
+
+
+def test_a_window_aware_engine_holds_more_requests() -> None:
+    config = {"model": "openai/gpt-oss-20b", "max_model_len": 16000, "max_num_batched_tokens": 1024}
+    found = prepare(
+        load_config(config, purpose="inspect"), load_hardware("h100"), engine=EngineKind("vllm", "0.18.0")
+    )
+    setup = found.setup(closed(4, 8, 8000, 100))
+    assert setup.params.num_blocks > 1.3 * found.params.num_blocks
