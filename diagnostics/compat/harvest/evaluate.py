@@ -9,7 +9,7 @@ from .calls import call
 from .operations import BINARY, COMPARE, applied, bind
 from .registries import REGISTRIES, registered_names
 from .source import Imported, Module, SourceTree
-from .symbols import CONSTANTS, PLATFORM, attribute_of_symbol, builtin, canonical
+from .symbols import CONSTANTS, attribute_of_platform, attribute_of_symbol, builtin, canonical
 from .values import (
     MISSING,
     ClassValue,
@@ -148,6 +148,8 @@ class Evaluator:
         module = self.tree.module(target.module)
         if target.name is None:
             return Unknown(target.module) if module is None else ModuleValue(module)
+        if (target.module, target.name) == (f"{self.tree.package}.platforms", "current_platform"):
+            return Unknown("current_platform")
         value = MISSING if module is None else self.module_name(module, target.name)
         if value is MISSING:
             submodule = self.tree.module(f"{target.module}.{target.name}")
@@ -205,8 +207,8 @@ class Evaluator:
                 return {"value": inner, "name": name}.get(attr, Unknown(f"{name}.{attr}"))
             case Instance(owner=owner, given=given):
                 return given[attr] if attr in given else self.attribute(owner, attr)
-            case Unknown(text=text) if text.endswith("current_platform") and attr in PLATFORM:
-                return PLATFORM[attr]
+            case Unknown(text="current_platform"):
+                return attribute_of_platform(attr)
             case _:
                 return Unknown(f"{value}.{attr}")
 

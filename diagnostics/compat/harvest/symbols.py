@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from .values import Symbol, Unknown
+from .values import Constantly, Symbol, Unknown
 
 SUPPRESS = Symbol("argparse.SUPPRESS")
 
@@ -22,8 +22,21 @@ CONSTANTS: dict[str, Any] = {
     "typing.TYPE_CHECKING": False,
 }
 
-# The platform that tables describe, where a default or a choice depends on it.
-PLATFORM: dict[str, Any] = {"device_type": "cuda"}
+# The platform that tables describe, where a default or a choice depends on it: CUDA.
+_PLATFORM: dict[str, Any] = {
+    "device_type": "cuda",
+    "is_cuda": Constantly(True),
+    "is_cuda_alike": Constantly(True),
+    **{
+        f"is_{name}": Constantly(False) for name in ("cpu", "hpu", "neuron", "openvino", "rocm", "tpu", "xpu")
+    },
+}
+
+
+def attribute_of_platform(attr: str) -> Any:
+    """`current_platform.attr` where the tables' platform settles it, or Unknown."""
+    return _PLATFORM.get(attr, Unknown(f"current_platform.{attr}"))
+
 
 BUILTINS: dict[str, Any] = {
     **{kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple, bytes, object, type)},

@@ -491,3 +491,33 @@ def test_an_option_that_could_not_be_followed_is_reported(tmp_path: Path) -> Non
     made = harvest(write(LITERAL_STYLE | {"vllm/engine/arg_utils.py": hidden}, tmp_path))
     assert list(made.flags) == ["--config", "--seen"]
     assert made.unresolved == ["vllm/engine/arg_utils.py:7: an add_argument call was not reached"]
+
+
+def test_what_depends_on_the_platform_is_read_as_on_cuda(tmp_path: Path) -> None:
+    arguments = """
+        from vllm.platforms import current_platform
+
+        class EngineArgs:
+            block: int = 16 if not current_platform.is_hpu() else 128
+
+            @staticmethod
+            def add_cli_args(parser):
+                parser.add_argument("--block", type=int, default=EngineArgs.block)
+                kinds = [current_platform.device_type] if current_platform.is_cuda() else []
+                parser.add_argument("--where", choices=["auto"] + kinds)
+                parser.add_argument("--name", default=current_platform.device_name)
+                return parser
+    """
+    platforms = """
+        if there_is_a_tpu():
+            from .tpu import TpuPlatform
+            current_platform = TpuPlatform()
+        else:
+            current_platform = None
+    """
+    tree = LITERAL_STYLE | {"vllm/engine/arg_utils.py": arguments, "vllm/platforms/__init__.py": platforms}
+    made = harvest(write(tree, tmp_path))
+    assert made.flags["--block"].default == 16
+    assert made.flags["--where"].choices == ["auto", "cuda"]
+    assert made.flags["--name"].default is None
+    assert [text.split(":")[0] for text in made.unresolved] == ["--name"]
