@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from . import conditions, table
 from .conditions import Unknown
 from .devices import Device
-from .rules import Facts, Scope, load
+from .rules import Facts, Scope, load, located
 from .versions import Version
 
 Usage = Literal["api_server", "llm"]
@@ -23,7 +24,8 @@ Usage = Literal["api_server", "llm"]
 class Effective:
     """A flag's effective value. `origin` is given, default (the parser's literal) or computed.
 
-    While `depends_on` names facts that nobody gave, `value` is null and means nothing.
+    While `depends_on` names facts that nobody gave, `value` is null and means nothing. `evidence` is the ``file:line``
+    of the release that computes it.
     """
 
     value: Any
@@ -63,16 +65,17 @@ def effective_defaults(
     rule_set = load(engine)
     scope = Scope(rule_set, version, facts)
     names = [flag.dest for flag in table.load(engine, version).flags.values()]
-    return {name: _effective(name, scope, facts) for name in names if not name.startswith("no_")}
+    return {name: _effective(name, scope, facts, partial(located, engine, version=version)) for name in names}
 
 
-def _effective(name: str, scope: Scope, facts: Facts) -> Effective:
+def _effective(name: str, scope: Scope, facts: Facts, place: Callable[[str], str | None]) -> Effective:
     if facts.flags.get(name) is not None:
         return Effective(facts.flags[name], "given")
     computed = scope.default_of(name)
     if computed is None:
         return Effective(facts.defaults(name), "default")
     value = conditions.evaluate(computed.value, scope)
+    evidence = place(f"default {name}") or ""
     if isinstance(value, Unknown):
-        return Effective(None, "computed", tuple(sorted(value.missing)), computed.evidence)
-    return Effective(value, "computed", (), computed.evidence)
+        return Effective(None, "computed", tuple(sorted(value.missing)), evidence)
+    return Effective(value, "computed", (), evidence)

@@ -19,7 +19,7 @@ from .rules import RULES_FOLDER, Rule, TermRange
 COMMAND = "python -m camshaft.diagnostics.compat.rulepack"
 
 
-_WORDS = ("terms", "defaults")
+_WORDS = ("terms", "defaults", "default_evidence")
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -92,6 +92,12 @@ def words(engine: str, name: str) -> dict[str, list[TermRange]]:
         word: [_term(part) for part in (value if isinstance(value, list) else [value])]
         for word, value in raw.items()
     }
+
+
+def default_fingerprints(engine: str) -> dict[str, list[Fingerprint]]:
+    """How the code behind each computed default is found, by flag."""
+    path = RULES_FOLDER / engine / "default_evidence.yaml"
+    return msgspec.convert(_read(path) if path.is_file() else {}, dict[str, list[Fingerprint]])
 
 
 def _term(part: Any) -> TermRange:

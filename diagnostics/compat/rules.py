@@ -104,7 +104,6 @@ class TermRange(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     value: Any
     since: str | None = None
     until: str | None = None
-    evidence: str = ""
 
 
 class RuleSet(msgspec.Struct, frozen=True):
@@ -160,6 +159,11 @@ def release_key(text: str) -> tuple[int, ...]:
     base, _, post = text.partition(".post")
     numbers = [int(part) for part in base.split(".")]
     return (*numbers, *[0] * (4 - len(numbers)), int(post or 0))
+
+
+def holds(version: object, since: str | None, until: str | None) -> bool:
+    """Whether a release lies in a range, both ends included."""
+    return _within(release_key(str(version)), since, until)
 
 
 def _within(key: tuple[int, ...], since: str | None, until: str | None) -> bool:
@@ -344,11 +348,16 @@ def _evidence_index(engine: str) -> Any:
 
 def evidence(engine: str, rule: Rule, version: object, where: Range) -> str:
     """``release file:line`` of the code behind a rule at a release; the range's own reading if it was not located."""
-    index = _evidence_index(engine)
-    if index is not None:
-        from .evidence import records
+    place = located(engine, rule.code, version)
+    return f"{version} {place}" if place else f"{where.since} {where.evidence}"
 
-        located = records(index, rule.code).get(str(version))
-        if located is not None:
-            return f"{version} {located.text}"
-    return f"{where.since} {where.evidence}"
+
+def located(engine: str, code: str, version: object) -> str | None:
+    """``file:line`` recorded of a rule, or of a computed default (``default max_num_seqs``), at a release."""
+    index = _evidence_index(engine)
+    if index is None:
+        return None
+    from .evidence import records
+
+    place = records(index, code).get(str(version))
+    return place.text if place else None

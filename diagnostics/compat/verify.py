@@ -9,21 +9,54 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ...core.errors import EvidenceError
 from . import evidence
 from .evidence import Index, Record
-from .locate import Location, SourceTree
-from .rulepack import Source, sources
-from .rules import RULES_FOLDER, release_key
+from .locate import Fingerprint, Location, SourceTree
+from .rulepack import Source, default_fingerprints, sources
+from .rules import RULES_FOLDER, TermRange, holds, load, release_key
 
 COMMAND = "python -m camshaft.diagnostics.compat.verify FOLDER"
 
 Status = Literal["same", "moved", "changed", "vanished", "appeared"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked up: a rule, or the code that computes a default; `claims` says for which releases."""
+
+    code: str
+    title: str
+    fingerprint: list[Fingerprint]
+    claims: Callable[[str], bool]
+
+
+def subjects(engine: str) -> list[Subject]:
+    """Every rule of an engine, and every default that its releases compute."""
+    defaults = load(engine).defaults
+    computed = [
+        Subject(f"default {name}", f"Computed default of {name}", prints, partial(_computed, defaults[name]))
+        for name, prints in default_fingerprints(engine).items()
+    ]
+    return [*map(subject, sources(engine)), *computed]
+
+
+def subject(source: Source) -> Subject:
+    """A rule as something to look up."""
+    rule = source.rule
+    return Subject(
+        rule.code, rule.title, source.fingerprint, lambda version: rule.range_for(version) is not None
+    )
+
+
+def _computed(ranges: Sequence[TermRange], version: str) -> bool:
+    return any(holds(version, part.since, part.until) for part in ranges)
 
 
 @dataclass(frozen=True)
@@ -59,7 +92,7 @@ class Report:
 
     def text(self) -> str:
         against = f", compared with {self.compared_with}" if self.compared_with else ""
-        lines = [f"{self.engine} {self.version}: {len(self.verdicts)} rules looked up{against}"]
+        lines = [f"{self.engine} {self.version}: {len(self.verdicts)} places looked up{against}"]
         for status in ("vanished", "changed", "appeared", "moved"):
             found = self.of(status)
             lines.append(f"{status}: {len(found)}")
@@ -91,20 +124,20 @@ def verify(
     engine: str,
     version: object,
     root: Path,
-    rules: Sequence[Source] | None = None,
+    looked_up: Sequence[Subject] | None = None,
     index: Index | None = None,
 ) -> Report:
     """The report on `version`, whose source is unpacked at `root` (which holds the package's folder).
 
-    `rules` and `index` default to those shipped. Raises EvidenceError when `root` holds no such package.
+    `looked_up` and `index` default to those shipped. Raises EvidenceError when `root` holds no such package.
     """
     text = str(version)
     tree = _tree(engine, root)
-    rules = sources(engine) if rules is None else rules
+    looked_up = subjects(engine) if looked_up is None else looked_up
     index = load_index(engine) if index is None else index
     baseline = _baseline(index.releases, text)
     newest = not index.releases or release_key(text) > release_key(index.releases[-1])
-    verdicts = [_verdict(source, tree, text, baseline, index, newest) for source in rules]
+    verdicts = [_verdict(part, tree, text, baseline, index, newest) for part in looked_up]
     return Report(engine, text, baseline, tuple(v for v in verdicts if v is not None))
 
 
@@ -121,17 +154,17 @@ def _baseline(releases: Sequence[str], version: str) -> str | None:
 
 
 def _verdict(
-    source: Source, tree: SourceTree, version: str, baseline: str | None, index: Index, newest: bool
+    part: Subject, tree: SourceTree, version: str, baseline: str | None, index: Index, newest: bool
 ) -> Verdict | None:
-    claimed = source.rule.range_for(version) is not None
-    location = tree.locate(source.fingerprint)
+    claimed = part.claims(version)
+    location = tree.locate(part.fingerprint)
     if not claimed and (location is None or not newest):
         return None
-    known = evidence.records(index, source.rule.code)
+    known = evidence.records(index, part.code)
     before = known.get(baseline) if baseline else None
     return Verdict(
-        code=source.rule.code,
-        title=source.rule.title,
+        code=part.code,
+        title=part.title,
         status=_status(claimed, location, before),
         before=before.text if before else None,
         now=location.evidence if location else None,
@@ -149,19 +182,20 @@ def _status(claimed: bool, location: Location | None, before: Record | None) -> 
     return "same" if location.evidence == before.text else "moved"
 
 
-def record(engine: str, roots: Mapping[str, Path], rules: Iterable[Source] | None = None) -> Index:
-    """The index of every rule over the releases unpacked at `roots` (by version), where the rule claims them."""
-    rules = list(sources(engine) if rules is None else rules)
-    located: dict[str, dict[str, Record]] = {source.rule.code: {} for source in rules}
+def record(engine: str, roots: Mapping[str, Path], looked_up: Iterable[Subject] | None = None) -> Index:
+    """The index of every subject over the releases unpacked at `roots` (by version), where it claims them."""
+    looked_up = list(subjects(engine) if looked_up is None else looked_up)
+    found: dict[str, dict[str, Record]] = {part.code: {} for part in looked_up}
     releases = sorted(roots, key=release_key)
     for release in releases:
         tree = _tree(engine, roots[release])
-        for source in rules:
-            location = tree.locate(source.fingerprint)
-            if location is not None and source.rule.range_for(release) is not None:
-                place = Record(location.file, location.line, evidence.digest(location.guard))
-                located[source.rule.code][release] = place
-    return evidence.build(COMMAND, releases, located)
+        for part in looked_up:
+            location = tree.locate(part.fingerprint)
+            if location is not None and part.claims(release):
+                found[part.code][release] = Record(
+                    location.file, location.line, evidence.digest(location.guard)
+                )
+    return evidence.build(COMMAND, releases, found)
 
 
 def main(arguments: Sequence[str]) -> None:

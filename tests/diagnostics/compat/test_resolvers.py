@@ -133,3 +133,25 @@ def test_a_model_nobody_described_is_a_plain_decoder() -> None:
 def test_every_release_is_covered(release: str) -> None:
     for name in ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "enable_prefix_caching"):
         assert effective(release, name) is not None, name
+
+
+def test_latent_attention_has_larger_blocks() -> None:
+    mla = DECODER | {"use_mla": True}
+    assert effective("0.18.0", "block_size") == 16
+    assert effective("0.18.0", "block_size", model=mla) == 64
+    assert effective("0.18.0", "block_size", "B200", model=mla) == 128
+    assert effective("0.9.2", "block_size", "B200", model=mla) == 16
+    assert effective("0.18.0", "block_size", "CPU") == 128
+
+
+def test_graph_sizes_follow_speculation_and_device() -> None:
+    spec = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    assert effective("0.18.0", "max_cudagraph_capture_size", max_num_seqs=16) == 32
+    assert effective("0.18.0", "max_cudagraph_capture_size", given=spec, max_num_seqs=16) == 128
+    assert effective("0.28.0", "max_cudagraph_capture_size", "B200") == 1024
+    assert effective("0.28.0", "max_cudagraph_capture_size", enforce_eager=True) == 0
+
+
+def test_evidence_is_the_release_asked_for() -> None:
+    found = effective_defaults("vllm", parse("0.28.0"), {}, {}, find_device("B200"))["max_num_batched_tokens"]
+    assert found.evidence == "vllm/engine/arg_utils.py:2831"

@@ -12,7 +12,7 @@ from camshaft.diagnostics.compat import evidence
 from camshaft.diagnostics.compat.locate import Fingerprint, SourceTree, guard_at
 from camshaft.diagnostics.compat.rulepack import Examples, Source
 from camshaft.diagnostics.compat.rules import Rule
-from camshaft.diagnostics.compat.verify import record, verify
+from camshaft.diagnostics.compat.verify import Subject, record, subject, subjects, verify
 
 OLD = '''
 class Config:
@@ -31,7 +31,7 @@ CHANGED = OLD.replace("size > self.limit", "size >= self.limit")
 VANISHED = OLD.replace("is above", "exceeds")
 
 
-def rule(code: str, text: str, until: str | None = None) -> Source:
+def rule(code: str, text: str, until: str | None = None) -> Subject:
     record = {"since": "1.0.0", "evidence": "vllm/config.py:6"} | ({"until": until} if until else {})
     fields = {
         "code": code,
@@ -41,11 +41,20 @@ def rule(code: str, text: str, until: str | None = None) -> Source:
         "consequence": "It fails.",
     }
     example = {"version": "1.0.0"}
-    return Source(
+    source = Source(
         msgspec.convert(fields | {"versions": [record], "when": ["lit", True]}, Rule),
         [Fingerprint(text, ["config.py"])],
         msgspec.convert({"fails": example, "passes": example}, Examples),
     )
+    return subject(source)
+
+
+def test_computed_defaults_are_looked_up_too() -> None:
+    part = next(part for part in subjects("vllm") if part.code == "default async_scheduling")
+    assert part.claims("0.33.0")
+    assert part.claims("0.14.0")
+    part = next(part for part in subjects("vllm") if part.code == "default block_size")
+    assert not part.claims("0.6.0")
 
 
 LIMIT = rule("R-1", "is above the limit of fast mode")
