@@ -160,7 +160,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     @app.get("/ping")
     async def health() -> Response:
-        service.check_open()
+        service.check_health()
         return Response()
 
     @app.get("/version")

@@ -68,8 +68,10 @@ class EngineClient:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ids: OrderedDict[str, list[str]] = OrderedDict()
         self._next_handle = 0
+        self._repeats = 0
         self._sent = 0
         self._received = 0
+        self._heard_s = 0.0
         self._counted = 0  # AddRequests that the latest figures know of
         self._stats: Stats | None = None
         self._opened: asyncio.Future[Ready] | None = None
@@ -146,6 +148,10 @@ class EngineClient:
         """The engine's latest figures."""
         return self._stats
 
+    def silence_s(self) -> float:
+        """Seconds since the engine last said anything while requests are in flight; 0 without any."""
+        return time.monotonic() - self._heard_s if self._by_handle else 0.0
+
     def queue_depth(self) -> int:
         """Sequences that wait: those the engine last spoke of, and those sent since that find no free row.
 
@@ -168,6 +174,8 @@ class EngineClient:
         if self.queue_depth() >= limit:
             self._metrics.admission_rejections += 1
             raise QueueFull(f"{limit} requests are waiting already (max_queued_requests); try again later")
+        if not self._by_handle:
+            self._heard_s = time.monotonic()  # silence counts from now
         for sequence, request in zip(generation.sequences, requests, strict=True):
             self._next_handle += 1
             sequence.handle = request.handle = self._next_handle
@@ -207,6 +215,13 @@ class EngineClient:
         finally:
             del self._answers[number]
 
+    def unique_name(self, name: str) -> str:
+        """`name`, or a variant if a request of that name was seen: clients may send an X-Request-Id twice."""
+        if name not in self._ids:
+            return name
+        self._repeats += 1
+        return f"{name}~{self._repeats}"
+
     def sequence_ids(self, name: str) -> list[str]:
         """The engine's ids behind a response id or an X-Request-Id; the id itself if unknown."""
         return self._ids.get(name, [name])
@@ -240,6 +255,7 @@ class EngineClient:
 
     def _take(self, data: bytes) -> None:
         message = decode_from_engine(data)
+        self._heard_s = time.monotonic()
         if isinstance(message, Outputs):
             self._take_outputs(message)
         elif isinstance(message, Answer):

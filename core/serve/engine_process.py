@@ -203,7 +203,10 @@ def engine_process_main(address: str, factory: EngineFactory, log_level: str, lo
         code = EXIT_FATAL
         known = isinstance(error, CamshaftError)
         log.error("engine stopped", error=str(error), kind=type(error).__name__, exc_info=not known)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
+        first_line = str(error).partition("\n")[0][:500]
+        text = (
+            str(error) if known else f"{type(error).__name__}: {first_line} (the engine's log has the rest)"
+        )
         socket.send(encode(Fatal(text, type(error).__name__ if known else "EngineError")))
     finally:
         socket.close(linger=2000)

@@ -26,7 +26,7 @@ _ITL_S += [20.0, 40.0, 80.0]
 _REQUEST_S = [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 _REQUEST_S += [120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0]
 _STEP_TOKENS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
-_STEP_MS = [0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+_STEP_S = [0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 _N = [1, 2, 5, 10, 20]
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
@@ -112,7 +112,7 @@ class Metrics(Collector):
                 Histogram(bounds),
             ),
         }
-        self.step_ms = Histogram(_STEP_MS)
+        self.step_s = Histogram(_STEP_S)
 
     # what the server tells
 
@@ -176,7 +176,7 @@ class Metrics(Collector):
         for tokens in stats.iteration_tokens:
             iteration.observe(tokens)
         for duration_ms in stats.step_ms:
-            self.step_ms.observe(duration_ms)
+            self.step_s.observe(duration_ms / 1e3)
 
     def count_http(self, method: str, handler: str, status: int) -> None:
         """One answered HTTP request; `handler` is the route, never a path a client made up."""
@@ -189,9 +189,7 @@ class Metrics(Collector):
         yield from self._engine_families()
         for name, (text, histogram) in {**self.histograms, **self.sized}.items():
             yield self._histogram(f"vllm:{name}", text, histogram)
-        yield self._histogram(
-            "camshaft:step_duration_ms", "Duration of a step in milliseconds.", self.step_ms
-        )
+        yield self._histogram("camshaft:step_duration_seconds", "Duration of a step in seconds.", self.step_s)
         yield self._prompt_tokens_by_source()
         reasons = CounterMetricFamily(
             "vllm:request_success",

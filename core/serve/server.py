@@ -124,6 +124,9 @@ class Server:
             return None
         ready, tokenizer = starting.result()
         _tell_capacity(ready, self._parts.device)
+        if self._config.enable_chunked_prefill:
+            budget = self._config.max_num_batched_tokens
+            log.info(f"Chunked prefill is enabled with max_num_batched_tokens={budget}.")
         self._service = await asyncio.to_thread(self._build_service, ready, tokenizer)
         return ready
 

@@ -24,6 +24,8 @@ from .prompts import Tokenizer
 from .replies import CachedDetails, Usage
 from .wire import SamplingFields
 
+# The longest step any configuration should make; a device that hangs must not look healthy.
+HUNG_S = 300.0
 MAX_SEQUENCES = 1024  # of one HTTP request: prompts times n
 
 log = structlog.get_logger()
@@ -69,6 +71,13 @@ class Service:
         if self.draining:
             raise HttpFault(503, "the server is shutting down", retry_after_s=5)
 
+    def check_health(self) -> None:
+        """Raises while draining, without an engine, or with one that has not finished a step for long."""
+        self.check_open()
+        silence_s = self.client.silence_s()
+        if silence_s > HUNG_S:
+            raise HttpFault(503, f"the engine has requests and has said nothing for {silence_s:.0f} s")
+
     def start(
         self, reply_id: str, body: SamplingFields, prompts: Seq[list[int]], wanted: Seq[Wanted]
     ) -> Generation:
@@ -78,12 +87,13 @@ class Service:
             raise RequestError(
                 f"{len(prompts)} prompts times n = {n} is more than {MAX_SEQUENCES} sequences", "n"
             )
+        name = self.client.unique_name(reply_id)
         sequences: list[Sequence] = []
         requests: list[AddRequest] = []
         for prompt, want in zip(prompts, wanted, strict=True):
             first = len(sequences)
             for choice in range(n):
-                sequence = self._sequence(reply_id, len(sequences), prompt, want, body)
+                sequence = self._sequence(name, len(sequences), prompt, want, body)
                 fork_of = sequences[first].id if choice else None
                 sequences.append(sequence)
                 requests.append(_message(sequence, want.for_choice(choice), body, fork_of))
@@ -95,11 +105,11 @@ class Service:
         return generation
 
     def _sequence(
-        self, reply_id: str, index: int, prompt: list[int], want: Wanted, body: SamplingFields
+        self, name: str, index: int, prompt: list[int], want: Wanted, body: SamplingFields
     ) -> Sequence:
         skip = body.skip_special_tokens is not False
         detokenizer = self.texts.detokenizer(prompt, skip)
-        return Sequence(index, f"{reply_id}-{index}", prompt, want.rules, detokenizer)
+        return Sequence(index, f"{name}-{index}", prompt, want.rules, detokenizer)
 
     def usage(self, generation: Generation) -> Usage:
         """Tokens of the whole request: each prompt counts once, completions add up over the choices."""

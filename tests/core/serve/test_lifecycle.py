@@ -135,6 +135,16 @@ def test_the_engine_dies(model_folder: Path, kill: bool) -> None:
     assert codes == [1]
 
 
+def test_an_engine_that_hangs_is_not_healthy(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.core.serve.service.HUNG_S", 0.2)
+    with ThreadPoolExecutor(1) as pool, running_server(model_folder, {"step_s": 1.5}) as server:
+        assert server.get("/health").status_code == 200
+        future = pool.submit(server.post, COMPLETIONS, {"prompt": "ab", "max_tokens": 1})
+        eventually(lambda: server.get("/health").status_code == 503)
+        assert future.result().status_code == 200
+        assert server.get("/health").status_code == 200
+
+
 def test_drain_finishes_what_runs(model_folder: Path) -> None:
     codes: list[int] = []
     body = {**ENDLESS, "max_tokens": 60, "stream": True}

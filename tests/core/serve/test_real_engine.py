@@ -170,3 +170,15 @@ def test_requests_are_scheduled_with_their_fields(real: Running) -> None:
     real.post(PATH, {"prompt": "x", **GREEDY, **fields}, headers={"x-request-id": "fields"})
     life = real.get("/debug/explain/fields").json()["sequences"]["cmpl-fields-0"]
     assert (life["priority"], life["tenant"]) == (-3, "blue")
+
+
+def test_one_request_id_twice_at_once(real: Running) -> None:
+    def send(prompt: str) -> Any:
+        return real.post(PATH, {"prompt": prompt, **GREEDY, "n": 2}, headers={"x-request-id": "same"}).json()
+
+    with ThreadPoolExecutor(4) as pool:
+        bodies = list(pool.map(send, PROMPTS))
+    for prompt, body in zip(PROMPTS, bodies, strict=True):
+        assert body["id"] == "cmpl-same"
+        assert {choice["text"] for choice in body["choices"]} == {ask(real, prompt)["choices"][0]["text"]}
+    assert len(real.get("/debug/explain/same").json()["sequences"]) == 2
