@@ -5,12 +5,14 @@ Each argument remembers what it was made of, so that a finding can point at the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any, Literal
 
 import msgspec
 
+from .conversion import BadValue, human_readable
 from .dialect import Dialect
 from .findings import Place
 from .inputs.base import Configuration, Entry, Word
@@ -61,14 +63,17 @@ class Arguments(msgspec.Struct):
 
 
 def build(configuration: Configuration, table: Table, dialect: Dialect) -> Arguments:
-    """The arguments in the order in which the release parses them: settings file first, then the command."""
+    """The arguments in the order in which the release parses them: the model, the settings file, the command."""
     built = Arguments()
+    words = _without_config(configuration, built)
+    if configuration.entry_point == "serve" and words and not words[0].text.startswith("-"):
+        built.arguments.append(Argument(words[0].text, (words[0],), words[0].opaque))
+        words = words[1:]
     for entry in configuration.entries:
         _entry(entry, table, dialect, built, configuration.chart or dialect.yaml_false == "typed")
     built.traps += [Trap("duplicate_key", entry.key, entry) for entry in configuration.duplicates]
-    words = _without_config(configuration, built)
     built.arguments += [Argument(word.text, (word,), word.opaque) for word in words]
-    built.arguments = _optimization([_dashes(a) for a in built.arguments], dialect, built)
+    built.arguments = _optimization([_dashes(a, dialect) for a in built.arguments], dialect, built)
     built.arguments = _dotted(built.arguments, dialect, built)
     return built
 
@@ -126,13 +131,19 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, typed
     elif isinstance(value, dict) and (typed or dialect.yaml_mapping == "json"):
         texts = [json.dumps(value, default=str)]
     else:
-        if isinstance(value, (dict, list)):
+        if isinstance(value, (dict, list)) and not _reads_python(name, table, dialect):
             built.traps.append(Trap("python_text", name, entry))
         if value is None:
             built.traps.append(Trap("null_value", name, entry))
         texts = [str(value)]
     built.arguments.append(Argument(name, (entry,)))
     built.arguments += [Argument(text, (entry,), opaque="{{" in text) for text in texts]
+
+
+def _reads_python(name: str, table: Table, dialect: Dialect) -> bool:
+    """Whether an option reads what Python prints, as --compilation-config did for a while."""
+    flag = table.find(name)
+    return dialect.compilation == "python" and flag is not None and flag.name == "--compilation-config"
 
 
 def _boolean(
@@ -161,12 +172,15 @@ def _boolean(
         built.traps.append(Trap("false_dropped", name, entry))
 
 
-def _dashes(argument: Argument) -> Argument:
-    """`--max_num_seqs` as `--max-num-seqs`; keys after a dot and values keep their underscores."""
+def _dashes(argument: Argument, dialect: Dialect) -> Argument:
+    """`--max_num_seqs` as `--max-num-seqs`; keys after a dot and values keep their underscores.
+
+    The first releases with dotted keys (`long`) rewrote the keys as well.
+    """
     text = argument.text
     if not text.startswith("--") or "_" not in text:
         return argument
-    match = re.match(r"--[^.=\s]*", text)
+    match = re.match(r"--[^=\s]*" if dialect.dotted == "long" else r"--[^.=\s]*", text)
     head = match.group() if match else ""
     return Argument(head.replace("_", "-") + text[len(head) :], argument.origins, argument.opaque)
 
@@ -211,7 +225,7 @@ def _dotted(arguments: list[Argument], dialect: Dialect, built: Arguments) -> li
             skip = False
             continue
         name, equals, value = argument.text.partition("=")
-        prefix = "--" if dialect.dotted == "long" else "-"
+        prefix = "--" if dialect.dotted in ("long", "text") else "-"
         if not re.match(r"--?[A-Za-z]", name) or "." not in name or " " in name:
             out.append(argument)
             continue
@@ -237,12 +251,16 @@ def _dotted(arguments: list[Argument], dialect: Dialect, built: Arguments) -> li
 def _dotted_value(text: str, appends: bool, dialect: Dialect) -> Any:
     if appends:
         return text.split(",")
-    if dialect.dotted == "long":
+    if dialect.dotted in ("long", "text"):
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        pass
+    if dialect.dotted == "sizes":
+        with contextlib.suppress(BadValue):
+            return human_readable(text)
+    return text
 
 
 def _merge(target: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -28,11 +28,11 @@ def convert(flag: Flag, texts: list[str], negative: bool = False, dialect: Diale
     """The parsed value of an option. Raises BadValue with the reason when the release would refuse it."""
     how = dialect or Dialect()
     if texts and not (flag.optional and texts[0] in ("", "None")):
+        if flag.name == "--compilation-config" and how.compilation == "python":
+            return _python_literal(texts[0])
         pairs = how.json_pairs == "yes" and "json" in flag.type and "=" in texts[0] and texts[0][:1] != "{"
         if flag.parse == "key_values" or pairs:
             return _key_values(texts[0])
-        if flag.name == "--compilation-config" and how.compilation == "python":
-            return _python_literal(texts[0])
     if flag.kind in ("store_true", "boolean_optional"):
         return not negative
     if flag.kind == "store_false":

@@ -46,9 +46,7 @@ def real_parser(table: Table) -> Real:
             real.add_argument(*names, action="store_true", dest=flag.dest)
         elif flag.kind == "boolean_optional":
             real.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
-        elif flag.kind == "store_boolean":
-            real.add_argument(*names, nargs="?", type=one(flag), const=True, **options)
-        elif flag.parse == "optional_value":
+        elif flag.kind == "store_boolean" or flag.parse == "optional_value":
             real.add_argument(*names, nargs="?", type=one(flag), const=True, **options)
         elif flag.kind == "append":
             real.add_argument(*names, action="append", type=one(flag), **options)
