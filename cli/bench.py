@@ -143,7 +143,8 @@ def _measure_url(
         ignore_eos=options["ignore_eos"],
         timeout_s=options["timeout_s"],
     )
-    with _progress(workload.count, "requests") as progress:
+    with _progress() as bar:
+        progress = bar.begin("requests", workload.count)
         run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
     return run.result(targets), {"url": target.base, "model": run.model}, run.samples
 
@@ -158,7 +159,8 @@ def _measure_offline(
         engine.open()
         _refuse_too_long(workload, engine)
         warm_up(engine, workload, options["warmup"])
-        with _progress(workload.count, "requests") as progress:
+        with _progress() as bar:
+            progress = bar.begin("requests", workload.count)
             run = drive(engine, workload, progress=progress, seed=options["seed"])
     about = {
         "config": options["offline"],
@@ -211,14 +213,14 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     from ..diagnostics.results import parse_targets
 
     workload = _workload(load, options["requests"], None, None)
-    with _progress(workload.count, "") as progress:
+    with _progress() as bar:
         runs = compare(
             lambda policy: _engine(source, options["overrides"], policy),
             workload,
             policies=[name.strip() for name in names.split(",") if name.strip()],
             targets=parse_targets(options["slo"]),
             warmup=options["warmup"],
-            progress=progress.named,
+            progress=bar.begin,
         )
     comparison = Comparison(workload.name, tuple(runs), _floor(source, options["overrides"]))
     document = {"config": source, **comparison.to_dict()}
@@ -294,32 +296,30 @@ def replay(file: str) -> None:
 class _Bar:
     """A progress bar on standard error: requests ended and output tokens so far."""
 
-    def __init__(self, bar: Any, total: int) -> None:
-        self._bar, self._total = bar, total
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
         self._task: Any = None
-        self._name = "requests"
+        self._name = ""
 
-    def named(self, name: str) -> _Bar:
-        """The same bar, begun again under another name."""
+    def begin(self, name: str, total: int) -> _Bar:
+        """The bar from its start, under a name."""
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._task, self._name = None, name
+        self._task, self._name = self._bar.add_task(name, total=total), name
         return self
 
     def __call__(self, ended: int, tokens: int) -> None:
-        if self._task is None:
-            self._task = self._bar.add_task(self._name, total=self._total)
         self._bar.update(self._task, completed=ended, description=f"{self._name} ({tokens:,} tokens)")
 
 
 @contextmanager
-def _progress(total: int, name: str) -> Iterator[_Bar]:
+def _progress() -> Iterator[_Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar, total).named(name)
+        yield _Bar(bar)
 
 
 @contextmanager

@@ -80,11 +80,11 @@ def compare(
     targets: Targets | None = None,
     warmup: int = 2,
     wait: Callable[[float], None] = time.sleep,
-    progress: Callable[[str], Progress | None] | None = None,
+    progress: Callable[[str, int], Progress | None] | None = None,
 ) -> list[PolicyResult]:
     """Plays one load under each policy on an engine of its own; `make_engine` gives one not opened yet.
 
-    `wait` passes time on the engines' clock, as in `drive`.
+    `wait` passes time on the engines' clock, as in `drive`; `progress` gets a policy and its number of requests.
     """
     results: list[PolicyResult] = []
     for policy in policies:
@@ -92,7 +92,7 @@ def compare(
         with closing(make_engine(policy)) as engine:
             engine.open()
             warm_up(engine, workload, warmup, wait)
-            run = drive(engine, load, wait=wait, progress=progress(policy) if progress else None)
+            run = drive(engine, load, wait=wait, progress=progress(policy, load.count) if progress else None)
             engine.check_integrity()
         results.append(PolicyResult(policy, load.count, run.result(targets), run.steps))
     return results
