@@ -212,8 +212,10 @@ def _from_config(config: PretrainedConfig) -> PreTrainedModel:
 
 def _load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     _register()
+    logging.disable_progress_bar()
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True

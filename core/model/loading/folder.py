@@ -101,4 +101,5 @@ def write_safetensors(weights: GgufWeights, folder: Path, progress: Progress = s
         arrays[name] = weights.array(name)
         done += weights.size_bytes(name)
         progress("converting", done, total)
+    progress("writing", 0, 0)
     save_file(arrays, folder / SINGLE, metadata={"format": "pt"})
