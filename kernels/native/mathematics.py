@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .jit import jit
-from .vector import float_of_bits
+from .vector import float_of_bits, fma
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # few bits, so that a small whole number times it is exact
@@ -28,12 +28,12 @@ def exp(x: np.float32) -> np.float32:
     """
     vanishes = x < _LOWEST
     x = min(max(x, _LOWEST), _HIGHEST)
-    shifted = x * _LOG2E + _ROUND
+    shifted = fma(x, _LOG2E, _ROUND)
     whole = shifted - _ROUND
-    rest = x - whole * _LN2_HIGH - whole * _LN2_LOW
-    tail = _C2 + rest * (_C3 + rest * (_C4 + rest * (_C5 + rest * (_C6 + rest * _C7))))
+    rest = fma(whole, -_LN2_LOW, fma(whole, -_LN2_HIGH, x))
+    tail = fma(rest, fma(rest, fma(rest, fma(rest, fma(rest, _C7, _C6), _C5), _C4), _C3), _C2)
     scale = float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
-    value = (_ONE + rest + rest * rest * tail) * scale
+    value = fma(rest * rest, tail, rest + _ONE) * scale
     return _ZERO if vanishes else value
 
 

@@ -1,7 +1,7 @@
 """The product of a step's activations with a packed weight: the one loop under every CPU linear layer.
 
 A weight [N, K] is packed into blocks of WIDTH rows, each block [K, WIDTH]. Activations are laid out as
-[ceil(K / DEPTH), T, ROW], so that a tile's rows stand a fixed distance apart.
+[shares of K, T, ROW], so that a tile's rows stand a fixed distance apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from .vector import DEPTH, HEIGHT, ROW, WIDTH, pointer, tile
 STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or silu(block) * next block
 SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
 LAID_ROWS = 8  # rows laid out as one task
-AHEAD = 1024  # floats of weight fetched early
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -36,6 +35,13 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 @jit()
+def _depth(k: int) -> int:
+    """Floats of k handled at a time: even shares of at most DEPTH."""
+    shares = -(-k // DEPTH)
+    return -(-k // shares)
+
+
+@jit()
 def _lay_out(x: int, norm: int, eps: float, first: int, last: int, rows: int, k: int, laid: int) -> None:
     """Rows first:last of x, normalised if `norm` is not 0, into `laid` [chunks, rows, ROW]."""
     for row in range(first, last):
@@ -44,10 +50,11 @@ def _lay_out(x: int, norm: int, eps: float, first: int, last: int, rows: int, k:
         if norm != 0:
             mean = sum_of_squares(source) / np.float32(k)
             factor = np.float32(1.0) / np.float32(math.sqrt(mean + np.float32(eps)))
-        for start in range(0, k, DEPTH):
-            count = min(DEPTH, k - start)
+        depth = _depth(k)
+        for start in range(0, k, depth):
+            count = min(depth, k - start)
             part = carray(pointer(x + (row * k + start) * 4), (count,), np.float32)
-            target = carray(pointer(laid + (start // DEPTH * rows + row) * ROW * 4), (count,), np.float32)
+            target = carray(pointer(laid + (start // depth * rows + row) * ROW * 4), (count,), np.float32)
             if norm != 0:
                 weight = carray(pointer(norm + start * 4), (count,), np.float32)
                 for i in range(count):
@@ -58,12 +65,16 @@ def _lay_out(x: int, norm: int, eps: float, first: int, last: int, rows: int, k:
 
 
 @jit()
-def _block(laid: int, first: int, height: int, rows: int, k: int, weight: int, sums: int) -> None:
+def _block(
+    laid: int, first: int, height: int, rows: int, k: int, weight: int, sums: int, early: int, step: int
+) -> None:
     """sums[height, WIDTH] of one block of weights with rows first:first+height."""
-    for start in range(0, k, DEPTH):
-        x = laid + (start // DEPTH * rows + first) * ROW * 4
+    depth = _depth(k)
+    for start in range(0, k, depth):
+        x = laid + (start // depth * rows + first) * ROW * 4
         w = weight + start * WIDTH * 4
-        tile(height, x, w, WIDTH, min(DEPTH, k - start), sums, 1 if start > 0 else 0, AHEAD)
+        chain = 1 if start > 0 else 0
+        tile(height, x, w, WIDTH, min(depth, k - start), sums, chain, early + start * step, step)
 
 
 @jit()
@@ -105,16 +116,20 @@ def _blocks(
     """Blocks begin:end of out, all rows; with GATE each is a pair of blocks of weights."""
     panels = -(-rows // HEIGHT)
     base, longer = rows // panels, rows % panels
-    each = (2 if mode == GATE else 1) * k * WIDTH * 4
+    size = k * WIDTH * 4
+    each = (2 if mode == GATE else 1) * size
+    step = WIDTH * 4 // panels  # while one block is used, all panels together fetch the next one
     others = sums + HEIGHT * ROW * 4
     for block in range(begin, end):
-        column = block * WIDTH
+        column, gate = block * WIDTH, weight + block * each
+        following = each if block + 1 < end else 0
         for panel in range(panels):
             first = panel * base + min(panel, longer)
             height = base + (1 if panel < longer else 0)
-            _block(laid, first, height, rows, k, weight + block * each, sums)
+            early = gate + following + panel * k * step
+            _block(laid, first, height, rows, k, gate, sums, early, step)
             if mode == GATE:
-                _block(laid, first, height, rows, k, weight + block * each + k * WIDTH * 4, others)
+                _block(laid, first, height, rows, k, gate + size, others, early + size, step)
             target = out + (first * n + column) * 4
             shift = bias + column * 4 if bias != 0 else 0
             _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)

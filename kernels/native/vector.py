@@ -21,8 +21,8 @@ LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 VECTORS = 2  # registers across a tile
 WIDTH = LANES * VECTORS  # columns of a tile, and of a block of packed weights
 HEIGHT = 14 if LANES == 16 else 6  # rows of the tallest tile: accumulators fill the register file
-ROW = 272  # floats between rows of x and of the result; not a power of two, so rows fall in different cache sets
-DEPTH = 256  # most floats in a row of x
+DEPTH = 384  # most floats in a row of x
+ROW = 400  # floats between rows of x and of the result: 25 cache lines, so that rows fall in different sets
 
 _F32, _I32, _I64, _I8P = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -40,14 +40,15 @@ def _splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
 
-def _prefetch(builder: Any, pointer: Any, locality: int) -> None:
+def _prefetch(builder: Any, pointer: Any) -> None:
+    """Into the second-level cache."""
     kind = ir.FunctionType(ir.VoidType(), [_I8P, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(locality), _I32(1)])
+    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(2), _I32(1)])
 
 
 def _tile_rows(
-    builder: Any, rows: int, x: Any, w: Any, ldw: Any, k: Any, acc: Any, chain: Any, ahead: Any
+    builder: Any, rows: int, x: Any, w: Any, ldw: Any, k: Any, acc: Any, chain: Any, early: Any, step: Any
 ) -> None:
     """acc[rows, WIDTH] = (acc if chain) + x[rows, k] @ w[k, WIDTH]."""
     fma = cgutils.get_or_insert_function(
@@ -72,8 +73,9 @@ def _tile_rows(
         for total, value in zip(sums, values, strict=True):
             total.add_incoming(value, block)
     row = [builder.load(_at(builder, weights, v * LANES, _VECTOR), align=_ALIGN) for v in range(VECTORS)]
-    for line in range(0, WIDTH, 16):
-        _prefetch(builder, builder.gep(weights, [builder.add(ahead, _I64(line))]), 3)
+    fetched = builder.gep(early, [builder.mul(counter, step)])
+    _prefetch(builder, fetched)
+    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]))
     here = builder.gep(x, [counter])
     scalars = [_splat(builder, builder.load(builder.gep(here, [_I64(m * ROW)]))) for m in range(rows)]
     added = [builder.call(fma, [scalars[m], row[v], sums[i]]) for i, (m, v) in enumerate(cells)]
@@ -91,10 +93,20 @@ def _tile_rows(
 
 @intrinsic
 def _tile(
-    typing_context: Any, rows: Any, x: Any, w: Any, ldw: Any, k: Any, acc: Any, chain: Any, ahead: Any
+    typing_context: Any,
+    rows: Any,
+    x: Any,
+    w: Any,
+    ldw: Any,
+    k: Any,
+    acc: Any,
+    chain: Any,
+    early: Any,
+    step: Any,
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        rows, x, w, ldw, k, acc, chain, ahead = args
+        rows, x, w, ldw, k, acc, chain, early, step = args
+        early = builder.inttoptr(early, _I8P)
         x, w, acc = (builder.inttoptr(address, _F32.as_pointer()) for address in (x, w, acc))
         end = builder.append_basic_block("tile.end")
         switch = builder.switch(rows, end)
@@ -102,47 +114,50 @@ def _tile(
             block = builder.append_basic_block(f"rows.{height}")
             switch.add_case(_I64(height), block)
             builder.position_at_end(block)
-            _tile_rows(builder, height, x, w, ldw, k, acc, chain, ahead)
+            _tile_rows(builder, height, x, w, ldw, k, acc, chain, early, step)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 8), codegen
+    return types.void(*[types.int64] * 9), codegen
 
 
 @jit()
-def tile(rows: int, x: int, w: int, ldw: int, k: int, acc: int, chain: int, ahead: int) -> None:
+def tile(rows: int, x: int, w: int, ldw: int, k: int, acc: int, chain: int, early: int, step: int) -> None:
     """acc[rows, WIDTH] = (acc if chain else 0) + x[rows, k] @ w[k, WIDTH], float32, terms in order of k.
 
-    rows: 1 to HEIGHT; rows of x and acc are ROW floats apart, rows of w `ldw` floats; 1 <= k.
-    `ahead`: floats beyond each row of w to fetch into the cache early.
+    rows: 1 to HEIGHT; rows of x and acc are ROW floats apart, rows of w `ldw` floats; 1 <= k. Meanwhile
+    `step` bytes from `early` for each term start on their way from memory.
     """
-    _tile(rows, x, w, ldw, k, acc, chain, ahead)
+    _tile(rows, x, w, ldw, k, acc, chain, early, step)
 
 
 @intrinsic
-def transpose8(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
-    """target[j, i] = source[i, j] for 8 by 8 floats; rows lie `source_row` and `target_row` floats apart."""
+def transpose(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+    """target[j, i] = source[i, j] for 8 rows of LANES floats; rows lie `source_row` and `target_row` floats apart."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source, source_row, target, target_row = args
         source, target = (builder.inttoptr(a, _F32.as_pointer()) for a in (source, target))
-        eight = ir.VectorType(_F32, 8)
         rows = [
-            builder.load(_at(builder, source, builder.mul(source_row, _I64(i)), eight), align=_ALIGN)
+            builder.load(_at(builder, source, builder.mul(source_row, _I64(i)), _VECTOR), align=_ALIGN)
             for i in range(8)
         ]
-        # Three rounds, each interleaving rows that are 4 apart, turn rows into columns.
-        low = [j // 2 + 8 * (j % 2) for j in range(8)]
-        high = [4 + j // 2 + 8 * (j % 2) for j in range(8)]
+        # Interleaving rows that are 4 apart moves the row's highest bit to the column's lowest place. After
+        # three rounds the rows hold the columns in order, LANES / 8 columns of 8 in each.
+        low = [j // 2 + LANES * (j % 2) for j in range(LANES)]
+        high = [LANES // 2 + place for place in low]
         for _ in range(3):
-            pairs = [(rows[i], rows[i + 4]) for i in range(4)]
             rows = [
-                builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, 8), mask))
-                for a, b in pairs
+                builder.shuffle_vector(rows[i], rows[i + 4], ir.Constant(ir.VectorType(_I32, LANES), mask))
+                for i in range(4)
                 for mask in (low, high)
             ]
-        for j, column in enumerate(rows):
+        eight = ir.VectorType(_F32, 8)
+        for j in range(LANES):
+            row, first = rows[j * 8 // LANES], j * 8 % LANES
+            mask = ir.Constant(ir.VectorType(_I32, 8), list(range(first, first + 8)))
+            column = builder.shuffle_vector(row, ir.Constant(_VECTOR, ir.Undefined), mask)
             builder.store(column, _at(builder, target, builder.mul(target_row, _I64(j)), eight), align=_ALIGN)
         return context.get_dummy_value()
 
@@ -154,7 +169,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     """Asks for the cache line at an address to be in the second-level cache soon."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _prefetch(builder, builder.inttoptr(args[0], _I8P), 2)
+        _prefetch(builder, builder.inttoptr(args[0], _I8P))
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -178,3 +193,14 @@ def float_of_bits(typing_context: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), codegen
+
+
+@intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_F32, [_F32] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32"), args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen

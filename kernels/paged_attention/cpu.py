@@ -13,7 +13,7 @@ from numba import carray
 from ..native.jit import jit, worker
 from ..native.mathematics import exp
 from ..native.team import Job, take
-from ..native.vector import HEIGHT, ROW, WIDTH, pointer, prefetch, tile, transpose8
+from ..native.vector import HEIGHT, LANES, ROW, WIDTH, fma, pointer, prefetch, tile, transpose
 from . import Sequences
 from .reference import paged_attention as reference
 
@@ -66,16 +66,16 @@ def _load_keys(
         place = (
             source + (np.int64(blocks[key // block_size]) * head_step + offset * dim) * 4 if key < end else 0
         )
-        if key + 8 <= end and offset + 8 <= block_size:
+        if key + 8 <= end and offset + 8 <= block_size and dim % LANES == 0:
             later = min(key + TILE, end - 1)
             ahead = (
                 source + (np.int64(blocks[later // block_size]) * head_step + later % block_size * dim) * 4
             )
-            for i in range(0, dim, 8):
-                for line in range(i * 32, i * 32 + 256, 64):
+            for i in range(0, dim, LANES):
+                for line in range(i * 32, (i + LANES) * 32, 64):
                     prefetch(ahead + line)
                     prefetch(ahead + to_values + line)
-                transpose8(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
+                transpose(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
             key += 8
             continue
         column = carray(pointer(target), (dim * WIDTH,), np.float32)
@@ -133,18 +133,16 @@ def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, outp
         row[i] = _LEAST
     for i in range(high, TILE):
         row[i] = _LEAST
+    largest = max(seen[0], _largest(row) * scale)
     for i in range(TILE):
-        row[i] *= scale
-    largest = max(seen[0], _largest(row))
-    for i in range(TILE):
-        row[i] = exp(row[i] - largest)
-    shrink = exp(seen[0] - largest) if seen[0] > _LEAST else _ZERO
-    seen[0] = largest
-    seen[1] = seen[1] * shrink + _sum(row)
-    if shrink != _ONE:
+        row[i] = exp(fma(row[i], scale, -largest))
+    if largest != seen[0]:  # what was added up so far was measured against a smaller one
+        shrink = exp(seen[0] - largest)
         total = carray(pointer(output), (dim,), np.float32)
         for i in range(dim):
             total[i] *= shrink
+        seen[0], seen[1] = largest, seen[1] * shrink
+    seen[1] += _sum(row)
 
 
 @jit()
@@ -180,7 +178,17 @@ def _attend(
             height = (panel + 1) * rows // panels - first
             shift = first * ROW * 4
             for part in range(0, count, WIDTH):
-                tile(height, laid + shift, keys + part * dim * 4, WIDTH, dim, scores + shift + part * 4, 0, 0)
+                tile(
+                    height,
+                    laid + shift,
+                    keys + part * dim * 4,
+                    WIDTH,
+                    dim,
+                    scores + shift + part * 4,
+                    0,
+                    keys,
+                    0,
+                )
             for row in range(first, first + height):
                 here = position + row // group
                 low = max(0, here - window + 1 - begin) if window > 0 else 0
@@ -189,7 +197,15 @@ def _attend(
                 _weigh(scores + place, low, high, scale, state + row * 8, output + place, dim)
             for part in range(0, padded, WIDTH):
                 tile(
-                    height, scores + shift, values + part * 4, padded, count, output + shift + part * 4, 1, 0
+                    height,
+                    scores + shift,
+                    values + part * 4,
+                    padded,
+                    count,
+                    output + shift + part * 4,
+                    1,
+                    values,
+                    0,
                 )
         begin += TILE
     for row in range(rows):

@@ -10,7 +10,7 @@ from numba import njit
 from camshaft.kernels.native import jit, mathematics, vector
 from camshaft.kernels.native.vector import DEPTH, HEIGHT, ROW, WIDTH, tile
 
-transpose8: Any = vector.transpose8
+transpose: Any = vector.transpose
 
 
 @njit
@@ -20,8 +20,8 @@ def exp_all(x: np.ndarray, out: np.ndarray) -> None:
 
 
 @njit
-def transpose(source: int, source_row: int, target: int, target_row: int) -> None:
-    transpose8(source, source_row, target, target_row)
+def transposed(source: int, source_row: int, target: int, target_row: int) -> None:
+    transpose(source, source_row, target, target_row)
 
 
 def test_exp_is_within_two_units_of_the_last_place() -> None:
@@ -62,16 +62,17 @@ def test_tile_adds_in_the_order_of_k(rows: int) -> None:
         expected = acc[:, :WIDTH].copy() if chain else np.zeros((rows, WIDTH), dtype=np.float32)
         for i in range(k):  # float64 holds a product of two float32 exactly: one rounding, as in a fused step
             expected = (x[:, i : i + 1].astype(np.float64) * w[i] + expected).astype(np.float32)
-        tile(rows, x.ctypes.data, w.ctypes.data, WIDTH, k, acc.ctypes.data, chain, 0)
+        tile(rows, x.ctypes.data, w.ctypes.data, WIDTH, k, acc.ctypes.data, chain, w.ctypes.data, 0)
         np.testing.assert_allclose(acc[:, :WIDTH], expected, rtol=1e-5, atol=1e-5)
     assert np.array_equal(acc[:, WIDTH:], untouched)
 
 
 def test_transpose() -> None:
-    source = np.arange(8 * 11, dtype=np.float32).reshape(8, 11)
-    target = np.zeros((8, 13), dtype=np.float32)
-    transpose(source.ctypes.data, 11, target.ctypes.data, 13)
-    assert np.array_equal(target[:, :8], source[:, :8].T)
+    wide = vector.LANES
+    source = np.arange(8 * (wide + 3), dtype=np.float32).reshape(8, wide + 3)
+    target = np.zeros((wide, 13), dtype=np.float32)
+    transposed(source.ctypes.data, wide + 3, target.ctypes.data, 13)
+    assert np.array_equal(target[:, :8], source[:, :wide].T)
     assert not target[:, 8:].any()
 
 
