@@ -99,26 +99,37 @@ def compare(
 
 
 def describe(comparison: Comparison) -> list[str]:
-    """The lesson in sentences, from the figures of this very run."""
-    said: list[str] = []
+    """What this very run shows, in sentences; where it shows the contrary of the textbook, it says so."""
     chunked, whole = comparison.run("continuous-chunked"), comparison.run("continuous")
     static, naive = comparison.run("static"), comparison.run("naive")
+    said: list[str] = []
     if whole and naive:
         gain = whole.result.throughput_output_tokens_per_s / naive.result.throughput_output_tokens_per_s
         said.append(f"Batching between steps carries {gain:.1f}x the output tokens of one request at a time.")
-    if whole and static and whole.result.ttft_ms and static.result.ttft_ms:
-        said.append(
-            f"A closed batch makes newcomers wait: mean first token {static.result.ttft_ms.mean / 1e3:.1f} s "
-            f"against {whole.result.ttft_ms.mean / 1e3:.1f} s."
-        )
-    if chunked and whole and chunked.result.itl_ms and whole.result.itl_ms:
-        said.append(
-            f"Chunks cap how long a prompt can stall a stream: p99 between tokens "
-            f"{chunked.result.itl_ms.p99:.0f} ms against {whole.result.itl_ms.p99:.0f} ms, at "
-            f"{chunked.result.throughput_output_tokens_per_s / whole.result.throughput_output_tokens_per_s:.0%} "
-            "of the throughput: the same tokens are computed, only in smaller steps."
-        )
-    return said
+    if whole and static:
+        said.append(_closed_batch(static.result, whole.result))
+    if chunked and whole:
+        said.append(_chunks(chunked.result, whole.result))
+    return [sentence for sentence in said if sentence]
 
 
-__all__ = ["CLASSIC", "Comparison", "PolicyResult", "compare", "describe"]
+def _closed_batch(static: Result, whole: Result) -> str:
+    if static.ttft_ms is None or whole.ttft_ms is None:
+        return ""
+    figures = f"mean first token {static.ttft_ms.mean / 1e3:.1f} s against {whole.ttft_ms.mean / 1e3:.1f} s"
+    if static.ttft_ms.mean > whole.ttft_ms.mean:
+        return f"A closed batch makes newcomers wait: {figures}."
+    return f"A closed batch did not make newcomers wait longer in this run: {figures}."
+
+
+def _chunks(chunked: Result, whole: Result) -> str:
+    if chunked.itl_ms is None or whole.itl_ms is None:
+        return ""
+    share = chunked.throughput_output_tokens_per_s / whole.throughput_output_tokens_per_s
+    figures = (
+        f"p99 between tokens {chunked.itl_ms.p99:.0f} ms against {whole.itl_ms.p99:.0f} ms, at {share:.0%} of "
+        "the throughput"
+    )
+    if chunked.itl_ms.p99 < whole.itl_ms.p99:
+        return f"Chunks cap how long a prompt can stall a stream: {figures}; the same tokens are computed, in smaller steps."
+    return f"Chunks did not shorten the longest stalls in this run: {figures}."

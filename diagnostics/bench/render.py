@@ -124,8 +124,9 @@ def _ms(spread: Distribution | None, name: str) -> str:
 def print_overhead(console: Console, measured: Sequence[Overhead]) -> None:
     """Host time of a step in steady decode."""
     table = Table(box=None, pad_edge=False)
-    for name in ("policy", "running", "whole step us", "p99", "schedule", "update", "stated limit"):
-        table.add_column(name, justify="left" if name == "policy" else "right")
+    table.add_column("policy", no_wrap=True)
+    for name in ("running", "whole step us", "p99", "schedule", "update", "stated limit"):
+        table.add_column(name, justify="right")
     for row in measured:
         limit = "-" if row.budget_us is None else f"{row.budget_us:g}"
         table.add_row(

@@ -11,8 +11,8 @@ import pytest
 from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.bench.offline import OfflineRun, drive, warm_up
 from camshaft.diagnostics.bench.overhead import measure
-from camshaft.diagnostics.bench.policies import CLASSIC, Comparison, compare, describe
-from camshaft.diagnostics.results import Targets
+from camshaft.diagnostics.bench.policies import CLASSIC, Comparison, PolicyResult, compare, describe
+from camshaft.diagnostics.results import RequestRecord, Targets, summarise
 
 
 def load(**keys: Any) -> Workload:
@@ -135,6 +135,23 @@ def test_the_classic_policies_come_out_in_their_order(bench: Any) -> None:
     assert ratios["naive decode / byte floor of one stream"] == pytest.approx(1.0, rel=0.02)
     assert len(describe(comparison)) == 3
     assert comparison.to_dict()["policies"]["naive"]["requests"] == 8
+
+
+def test_a_comparison_says_what_the_figures_say() -> None:
+    def run(policy: str, ttft_s: float, gap_ms: float) -> PolicyResult:
+        record = RequestRecord(0, 0.0, 10, 10, ttft_s, ttft_s + 1)
+        return PolicyResult(policy, 1, summarise([record], np.array([gap_ms])), 1)
+
+    textbook = describe(
+        Comparison("x", (run("static", 9, 10), run("continuous", 2, 90), run("continuous-chunked", 2, 20)))
+    )
+    assert textbook[0] == "A closed batch makes newcomers wait: mean first token 9.0 s against 2.0 s."
+    assert textbook[1].startswith("Chunks cap how long a prompt can stall a stream: p99 between tokens 20 ms")
+    contrary = describe(
+        Comparison("x", (run("static", 1, 10), run("continuous", 2, 20), run("continuous-chunked", 2, 90)))
+    )
+    assert "did not make newcomers wait longer" in contrary[0]
+    assert "did not shorten the longest stalls" in contrary[1]
 
 
 def test_overhead_measures_the_steps_of_a_full_engine() -> None:
