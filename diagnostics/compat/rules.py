@@ -296,8 +296,8 @@ def _apply(engine: str, rule: Rule, version: object, facts: Facts, scope: Scope)
         certain=certain,
         missing=tuple(sorted(outcome.missing)) if isinstance(outcome, Unknown) else (),
         flags=tuple(flags),
-        message=render(where.consequence or rule.consequence, scope),
-        fix=render(fix.text, scope) if fix else None,
+        message=sentence(render(where.consequence or rule.consequence, scope)),
+        fix=sentence(render(fix.text, scope)) if fix else None,
         evidence=evidence(engine, rule, version, where),
         severity=severity if certain else "info",
         change=where.change or rule.change,
@@ -321,6 +321,13 @@ def render(text: str, scope: Callable[[str], Any]) -> str:
         name, closed, rest = part.partition("}")
         out.append(f"{_shown(name, scope)}{rest}" if closed and _is_name(name) else "{" + part)
     return "".join(out)
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital, unless it opens with a flag or an identifier, and a full stop."""
+    word = text.split(" ", 1)[0]
+    opened = text[:1].upper() + text[1:] if word.rstrip(",:").isalpha() and word.islower() else text
+    return opened if opened.endswith((".", "!", "?")) else f"{opened}."
 
 
 def _is_name(text: str) -> bool:

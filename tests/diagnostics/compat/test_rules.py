@@ -13,7 +13,7 @@ from camshaft.diagnostics.compat.devices import find_device
 from camshaft.diagnostics.compat.evidence import records
 from camshaft.diagnostics.compat.resolvers import parser_defaults
 from camshaft.diagnostics.compat.rulepack import Example, Source
-from camshaft.diagnostics.compat.rules import RULES_FOLDER, Facts, RuleHit, evaluate, release_key
+from camshaft.diagnostics.compat.rules import RULES_FOLDER, Facts, RuleHit, evaluate, release_key, sentence
 from camshaft.diagnostics.compat.table import load
 from camshaft.diagnostics.compat.versions import parse, versions
 
@@ -144,3 +144,16 @@ def test_draft_model_speculation_by_release() -> None:
     refused = [text for text in RELEASES if "VLLM-SD-01" in hits(text, flags=flags)]
     assert refused[0] == "0.10.0"
     assert refused[-1] == "0.14.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("drop --x", "Drop --x."),
+        ("--x 3 keeps it", "--x 3 keeps it."),
+        ("max_num_seqs is small.", "max_num_seqs is small."),
+        ("one of: a; b", "One of: a; b."),
+    ],
+)
+def test_sentences(text: str, expected: str) -> None:
+    assert sentence(text) == expected
