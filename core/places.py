@@ -14,7 +14,7 @@ from .errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str | int, ...]
-MAX_PLACES = 200_000  # aliases can unfold without end
+MAX_PLACES = 100_000  # aliases can unfold without end
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ def test_every_preset_loads_and_says_what_it_is(name: str) -> None:
     workload = load_workload(name)
     assert workload.shape.description
     summary = workload.summary()
-    assert summary.requests >= 32
+    assert summary.requests >= 24
     assert (summary.rate is None) == (summary.concurrency is not None)
 
 
