@@ -21,7 +21,7 @@ from .completions import completions
 from .faults import HttpFault, error_response
 from .gate import Gate
 from .metrics import metrics_text, registry_of
-from .prompts import chat_prompt, check_ids, encode_text
+from .prompts import chat_prompt, check_ids, encode_text, off_loop
 from .service import Service
 from .streams import ClientGoneError
 from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -138,7 +138,10 @@ def _add_text(app: FastAPI, service: Service) -> None:
         body = await read_struct(request, DetokenizeRequest, service.config.max_body_bytes)
         service.check_model(body.model)
         check_ids(body.tokens, service.limits.vocab_size, "tokens")
-        return _json(replies.Detokenized(service.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+        text = await off_loop(
+            4 * len(body.tokens), lambda: service.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        )
+        return _json(replies.Detokenized(text))
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:

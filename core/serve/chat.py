@@ -13,7 +13,7 @@ from . import replies
 from .body import read_struct
 from .generation import Delta, Generation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from .params import Wanted, refuse_unsupported, wanted
+from .params import Wanted, bad_word_ids, refuse_unsupported, wanted
 from .prompts import chat_prompt, check_length
 from .replies import (
     ChatChoice,
@@ -58,7 +58,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
     if body.truncate_prompt_tokens is not None:
         prompt = prompt[-body.truncate_prompt_tokens :]
     check_length(len(prompt), service.limits)
-    want = wanted(body, len(prompt), service.tokenizer, service.limits, service.defaults)
+    bad_words = bad_word_ids(body, service.tokenizer)
+    want = wanted(body, len(prompt), bad_words, service.limits, service.defaults)
     reply_id = f"chatcmpl-{request.state.request_id}"
     continues = bool(body.continue_final_message)
     call = _Call(

@@ -13,7 +13,7 @@ from . import replies
 from .body import read_struct
 from .generation import Delta, Generation
 from .logprobs import TokenNames, completion_logprobs, echoed_logprobs, prompt_logprobs
-from .params import Wanted, wanted
+from .params import Wanted, bad_word_ids, wanted
 from .prompts import check_length, completion_prompts
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
@@ -52,10 +52,11 @@ async def completions(service: Service, request: Request) -> Response:
     )
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
+    bad_words = bad_word_ids(body, service.tokenizer)
     want: list[Wanted] = []
     for prompt in prompts:
         check_length(len(prompt), service.limits)
-        want.append(wanted(body, len(prompt), service.tokenizer, service.limits, service.defaults))
+        want.append(wanted(body, len(prompt), bad_words, service.limits, service.defaults))
     reply_id = f"cmpl-{request.state.request_id}"
     call = _Call(
         service=service,

@@ -42,6 +42,7 @@ from .generation import Generation, Sequence
 from .metrics import Metrics
 
 _QUERY_TIMEOUT_S = 30.0
+_MAX_FOLDER_CHARS = 80
 _REMEMBERED_IDS = 8192
 
 log = structlog.get_logger()
@@ -87,7 +88,9 @@ class EngineClient:
         """Starts the process and waits until its engine is open. Raises what the engine failed with."""
         loop = asyncio.get_running_loop()
         self._opened = loop.create_future()
-        self._folder = tempfile.mkdtemp(prefix="camshaft-")
+        # A socket's path may have 107 characters, and some temporary folders lie deep.
+        deep = len(tempfile.gettempdir()) > _MAX_FOLDER_CHARS
+        self._folder = tempfile.mkdtemp(prefix="camshaft-", dir="/tmp" if deep else None)
         address = f"ipc://{self._folder}/engine"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)

@@ -28,6 +28,8 @@ _REFUSED_IN_CHAT = ("functions", "function_call", "audio")
 # Keys of generation_config.json that are defaults of sampling.
 _DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
+BadWords = tuple[tuple[int, ...], ...]
+
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 
@@ -80,11 +82,14 @@ class Wanted:
 def wanted(
     body: CompletionRequest | ChatRequest,
     prompt_len: int,
-    tokenizer: Tokenizer,
+    bad_words: BadWords,
     limits: Limits,
     defaults: SamplingDefaults,
 ) -> Wanted:
-    """Checks and completes a request. Raises RequestError naming the field at fault."""
+    """Checks and completes a request for one prompt. Raises RequestError naming the field at fault.
+
+    bad_words: from `bad_word_ids`, which is worth doing once for all prompts.
+    """
     refuse_unsupported(body)
     top_logprobs, prompt_logprobs = _logprobs(body, defaults.max_logprobs)
     limit, discard = _max_tokens(body, prompt_len, limits, defaults)
@@ -102,7 +107,7 @@ def wanted(
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=_logit_bias(body, limits.vocab_size),
-        bad_words=_bad_words(body, tokenizer),
+        bad_words=bad_words,
         stop_token_ids=_stop_ids(body, limits.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         seed=_seed(body, defaults),
@@ -214,7 +219,7 @@ def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
     return bias
 
 
-def _bad_words(body: SamplingFields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def bad_word_ids(body: SamplingFields, tokenizer: Tokenizer) -> BadWords:
     """Token sequences of each word, at the start of a text and after a space (as vLLM does)."""
     found: dict[tuple[int, ...], None] = {}
     for word in body.bad_words or ():

@@ -16,6 +16,7 @@ R = TypeVar("R")
 MAX_PROMPTS = 256
 # Longer texts are tokenised in a thread (tokenizers releases the GIL), so that streams keep flowing.
 _INLINE_CHARS = 8192
+_MESSAGE_CHARS = 64  # what the template adds around a message
 _TEXT_PARTS = frozenset({"text", "input_text", "refusal"})
 
 
@@ -124,6 +125,11 @@ async def chat_prompt(
             "a chat_template in the request is refused; start the server with trust_request_chat_template",
             "chat_template",
         )
+    count = len(body.messages or ())
+    if count > limits.max_model_len:
+        raise RequestError(
+            f"{count} messages cannot fit {limits.max_model_len} tokens (max_model_len)", "messages"
+        )
     messages = [_plain(index, message) for index, message in enumerate(body.messages or ())]
     continues = bool(body.continue_final_message)
     generation = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
@@ -141,7 +147,9 @@ async def chat_prompt(
         "chat_template": body.chat_template or server_template,
     }
     try:
-        return await off_loop(chars, lambda: tokenizer.encode_chat(messages, **options))
+        return await off_loop(
+            chars + _MESSAGE_CHARS * count, lambda: tokenizer.encode_chat(messages, **options)
+        )
     except RecursionError:
         raise RequestError(
             "the conversation is nested too deeply for the chat template", "messages"

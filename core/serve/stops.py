@@ -1,21 +1,37 @@
-"""Stop strings across token boundaries."""
+"""Stop strings across token boundaries, at a cost that no choice of stop strings can drive up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+
+@lru_cache(maxsize=1024)
+def _failures(stop: str) -> tuple[int, ...]:
+    """For each length of a match that broke off, the next shorter one to try (Knuth, Morris, Pratt 1977)."""
+    table = [0] * (len(stop) + 1)
+    length = 0
+    for end in range(1, len(stop)):
+        while length and stop[end] != stop[length]:
+            length = table[length]
+        length += stop[end] == stop[length]
+        table[end + 1] = length
+    return tuple(table)
 
 
 class StopStrings:
     """Finds the stop string whose end comes first, however the text is cut into pieces.
 
-    Text that may be the beginning of a stop string is held back, and no more than that.
+    Text that may be the beginning of a stop string is held back, and no more than that. The longest
+    wins among those that end at the same character.
     """
 
-    __slots__ = ("_held", "_longest", "_stops", "matched")
+    __slots__ = ("_held", "_lengths", "_stops", "_tables", "matched")
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._longest = max(map(len, self._stops), default=0)
+        self._stops = sorted(stops, key=len, reverse=True)
+        self._tables = [_failures(stop) for stop in self._stops]
+        self._lengths = [0] * len(self._stops)  # how much of each stop string the text ends with
         self._held = ""
         self.matched: str | None = None
 
@@ -23,15 +39,16 @@ class StopStrings:
         """Text that may go out. Once `matched` is set, all before the stop string (with it, if `keep_match`)."""
         if not self._stops:
             return text
-        text = self._held + text
-        match = self._first_match(text)
-        if match is not None:
-            start, self.matched = match
-            self._held = ""
-            return text[: start + len(self.matched)] if keep_match else text[:start]
-        cut = self._safe_length(text)
-        self._held = text[cut:]
-        return text[:cut]
+        known = len(self._held)
+        whole = self._held + text
+        for at, char in enumerate(text, start=known + 1):
+            if self._advance(char):
+                stop = self.matched or ""
+                self._held = ""
+                return whole[:at] if keep_match else whole[: at - len(stop)]
+        cut = len(whole) - max(self._lengths)
+        self._held = whole[cut:]
+        return whole[:cut]
 
     def finish(self) -> str:
         """Text held back that turned out to be no stop string."""
@@ -43,18 +60,15 @@ class StopStrings:
         """Characters held back."""
         return len(self._held)
 
-    def _first_match(self, text: str) -> tuple[int, str] | None:
-        # What is held is a proper prefix of a stop string, so a match can only end in the new text.
-        best: tuple[int, int, str] | None = None
-        for stop in self._stops:
-            start = text.find(stop)
-            if start >= 0 and (best is None or (start + len(stop), start) < best[:2]):
-                best = (start + len(stop), start, stop)
-        return None if best is None else (best[1], best[2])
-
-    def _safe_length(self, text: str) -> int:
-        for start in range(max(0, len(text) - self._longest + 1), len(text)):
-            tail = text[start:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return start
-        return len(text)
+    def _advance(self, char: str) -> bool:
+        """One more character; whether a stop string ends with it."""
+        for index, stop in enumerate(self._stops):
+            length, table = self._lengths[index], self._tables[index]
+            while length and stop[length] != char:
+                length = table[length]
+            length += stop[length] == char
+            self._lengths[index] = length
+            if length == len(stop):
+                self.matched = stop
+                return True
+        return False

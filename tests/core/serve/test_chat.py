@@ -114,6 +114,7 @@ def test_continue_final_message(server: Running) -> None:
     ("fields", "param"),
     [
         ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": ""}] * 300}, "messages"),
         ({"messages": [{"role": "evil", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": ""}]}, "prompt"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
