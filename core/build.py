@@ -27,18 +27,18 @@ def policy_file(config: ServeConfig) -> PolicyFile:
     return policy
 
 
-def settle(loaded: LoadedConfig, progress: Callable[[str], None] | None = None) -> Resolved:
-    """Every effective value for serving on this machine. Fetches a named demo model if it is not here yet.
-
-    Raises ConfigError or ModelError.
+def settle(loaded: LoadedConfig, progress: Callable[[str, int, int], None] | None = None) -> Resolved:
+    """Every effective value for serving on this machine. Fetches a named demo model if it is not here yet,
+    telling `progress(stage, done, total)`. Raises ConfigError or ModelError.
     """
+    from .model.loading.folder import silent
     from .model.loading.hub import locate
 
     if not loaded.config.model:
         raise ConfigError("no model: name one in the configuration (`model:`) or on the command line")
     hardware = find_hardware(loaded.config.device)
     require_machine(resolve(loaded, hardware, find_shape(loaded.config.model)))  # before anything is fetched
-    folder = locate(loaded.config.model)
+    folder = locate(loaded.config.model, progress=progress or silent)
     resolved = resolve(loaded, hardware, _shape(folder))
     require_machine(resolved)
     return resolved
