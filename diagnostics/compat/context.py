@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from .dialect import Dialect, dialect
 from .findings import Place
 from .inputs.base import Configuration
 from .parsing import Parsed, Parser, Use, arity
+from .resolvers import Effective, effective_defaults
 from .table import Flag, Table
 from .versions import Version
 
@@ -96,6 +97,12 @@ class Context:
         """The environment variables whose values are known."""
         settings = self.configuration.env.values()
         return {setting.name: setting.value for setting in settings if setting.value is not None}
+
+    def effective(self, names: Collection[str], version: Version | None = None) -> dict[str, Effective]:
+        """What these options amount to at the target (or another release), as far as that is known."""
+        at = version or self.target
+        known: tuple[Any, ...] = (self.values, self.model, self.device)
+        return effective_defaults(self.engine, at, *known, env=self.env, only=names)
 
     @cached_property
     def spelled_options(self) -> set[str]:

@@ -9,7 +9,6 @@ from typing import Any
 from .changes import DefaultChange, MeaningChange
 from .context import Context
 from .findings import Edit, Finding, Severity
-from .resolvers import effective_defaults
 
 # Effective defaults compared between the two releases: the ones a server's behaviour and memory hang on.
 COMPARED = (
@@ -110,9 +109,8 @@ def _next_is_json(context: Context) -> bool:
 def _effective(context: Context, said: set[str]) -> Iterator[Finding]:
     """Defaults that code computes from hardware and model, where both releases' values are known."""
     assert context.start is not None  # only called with a release to come from
-    common: tuple[Any, ...] = (context.values, context.model, context.device)
-    before = effective_defaults(context.engine, context.start, *common, env=context.env)
-    after = effective_defaults(context.engine, context.target, *common, env=context.env)
+    before = context.effective(COMPARED, context.start)
+    after = context.effective(COMPARED)
     for name in COMPARED:
         flag = "--" + name.replace("_", "-")
         old, new = before.get(name), after.get(name)

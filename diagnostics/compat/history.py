@@ -98,6 +98,13 @@ def _others(record: Mapping[str, Any]) -> list[str]:
     return [*record.get("aliases", []), *record.get("negatives", [])]
 
 
+def evidence(engine: str, name: str, version: Version) -> str:
+    """File and line at which a release defines an option, or nothing."""
+    stored = store(engine)
+    lines = stored._open_evidence().flags.get("evidence", {}).get(name)
+    return (stored._place(lines, str(version)) if lines is not None else None) or ""
+
+
 @cache
 def options(engine: str) -> Lives:
     """The lives of an engine's options. Raises UnknownVersion for an engine without tables."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from . import history
 from .context import Context
 from .findings import Edit, Finding
 from .inputs.base import Entry
 from .parsing import Misuse, Use
 from .remedies import head, remedy
 from .values import common_parts, refused, stray_words, switch_value, value_gone
-from .versions import parse
+from .versions import Version, parse
 
 # What the parser would say of these is told as what it is, a trap of the settings file.
 TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal")
@@ -68,7 +69,7 @@ def _absent(context: Context, misuse: Misuse) -> Finding:
         place=misuse.option.place,
         flags=(name,),
         fix=fix,
-        evidence=f"{span.last} {_evidence(context, name, str(span.last))}; absent from {span.gone}",
+        evidence=f"{span.last} {_evidence(context, name, span.last)}; absent from {span.gone}",
         stops=True,
         edits=edits,
     )
@@ -112,11 +113,8 @@ def _as_given(misuse: Misuse | Use, name: str) -> str:
     return name
 
 
-def _evidence(context: Context, name: str, version: str) -> str:
-    from . import table
-
-    flag = table.load(context.engine, parse(version)).flags.get(name)
-    return flag.evidence if flag else ""
+def _evidence(context: Context, name: str, version: Version | None) -> str:
+    return "" if version is None else history.evidence(context.engine, name, version)
 
 
 def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
@@ -161,7 +159,7 @@ def _too_early(context: Context, misuse: Misuse, name: str, spelled: str) -> Fin
         place=misuse.option.place,
         flags=(name,),
         fix=f"Upgrade to {since} or later, or delete it.",
-        evidence=f"absent from {context.target}; {since} {_evidence(context, name, str(since))}",
+        evidence=f"absent from {context.target}; {since} {_evidence(context, name, since)}",
         stops=True,
         edits=(Edit("unset", name, safe=False),),
     )

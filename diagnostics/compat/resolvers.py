@@ -6,7 +6,7 @@ parser's literal defaults of the release's flag table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -59,12 +59,17 @@ def effective_defaults(
     device: Device | None,
     usage: Usage = "api_server",
     env: Mapping[str, str] | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, Effective]:
-    """The effective value of every flag of a release, by snake_case name; JSON flags are left to their keys."""
+    """The effective value of every flag of a release (of those in `only`), by snake_case name.
+
+    JSON flags are left to their keys.
+    """
     facts = Facts(dict(flags), dict(env or {}), dict(model), device, parser_defaults(engine, version), usage)
     rule_set = load(engine)
     scope = Scope(rule_set, version, facts)
     names = [flag.dest for flag in table.load(engine, version).flags.values()]
+    names = [name for name in names if only is None or name in only]
     return {name: _effective(name, scope, facts, partial(located, engine, version=version)) for name in names}
 
 

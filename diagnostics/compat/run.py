@@ -85,15 +85,15 @@ def guess_engine(configuration: Configuration, releases: Sequence[str] = ()) -> 
     """
     if configuration.engine != "vllm" or configuration.words or not configuration.entries:
         return configuration.engine
+    releases = [release for release in releases if release not in NEWEST]
+    if releases:
+        return "camshaft" if all(_has("camshaft", r) and not _has("vllm", r) for r in releases) else "vllm"
     keys = ["--" + entry.key.replace("_", "-") for entry in configuration.entries]
     try:
         own = table.load("camshaft", versions("camshaft")[-1])
         other = table.load("vllm", versions("vllm")[-1])
     except (UnknownVersion, IndexError):
         return "vllm"
-    releases = [release for release in releases if release not in NEWEST]
-    if releases:
-        return "camshaft" if all(_has("camshaft", r) and not _has("vllm", r) for r in releases) else "vllm"
     ours = all(own.find(key) is not None for key in keys)
     theirs = all(other.find(key) is not None for key in keys)
     return "camshaft" if ours and not theirs else "vllm"

@@ -12,7 +12,6 @@ from .dialect import evidence
 from .findings import Edit, Finding
 from .inputs.base import Entry
 from .parsing import arity
-from .resolvers import effective_defaults
 from .versions import parse
 
 
@@ -72,10 +71,7 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
 
 def _is_off(context: Context, dest: str) -> bool:
     """Whether an option amounts to false when it is not given, as far as that is known."""
-    known = effective_defaults(
-        context.engine, context.target, context.values, context.model, context.device, env=context.env
-    )
-    default = known.get(dest)
+    default = context.effective((dest,)).get(dest)
     return default is not None and not default.depends_on and default.value is False
 
 
