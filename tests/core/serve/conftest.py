@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # A tiny model gains nothing from a second thread, and loses much where cores are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from support import Running, running_server, write_tokenizer
+from serve_support import Running, running_server, write_tokenizer
 
 
 @pytest.fixture(scope="session")

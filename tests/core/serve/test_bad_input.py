@@ -11,7 +11,7 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import Running
+from serve_support import Running
 
 from camshaft.core.serve.wire import CompletionRequest
 

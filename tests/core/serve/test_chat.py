@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from support import Running, events, running_server, write_tokenizer
+from serve_support import Running, events, running_server, write_tokenizer
 
 PATH = "/v1/chat/completions"
 USER: Any = [{"role": "user", "content": "the quick brown fox"}]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support import Running, events
+from serve_support import Running, events
 
 PATH = "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 60}

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import fake_factory
-from support import Running, events, fake_parts, running_server
+from serve_support import Running, events, fake_parts, running_server
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, ModelError

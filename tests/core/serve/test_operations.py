@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support import Running, events, running_server
+from serve_support import Running, events, running_server
 
 from camshaft import __version__
 

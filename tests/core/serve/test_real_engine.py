@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Running, events, running
+from serve_support import Running, events, running
 
 from camshaft.cli.explain import story
 from camshaft.core.build import settle
