@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from .errors import CapacityError, ConfigError
 from .quantization import Quantization, dtype_bytes, quantization_named, stored_quantization
@@ -149,6 +150,7 @@ class MemoryBudget:
     max_model_len: int
     one_request_bytes: int  # cache of one request of max_model_len
     utilization: float
+    kv_given: bool = False  # the cache's size was set, not left over
     measured: tuple[str, ...] = ()
     weights: dict[str, int] = field(default_factory=dict)  # by component
 
@@ -162,8 +164,16 @@ class MemoryBudget:
         return max(0, self.one_request_bytes - self.kv_bytes)
 
     @property
+    def excess_bytes(self) -> int:
+        """Bytes that a cache of a given size asks for beyond the device; 0 for one that takes what is left."""
+        if not self.kv_given:
+            return 0
+        parts = self.weights_bytes + self.activation_bytes + self.graph_bytes + self.context_bytes
+        return max(0, parts + self.other_bytes + self.kv_bytes - self.total_bytes)
+
+    @property
     def fits(self) -> bool:
-        return self.num_blocks > 0 and self.missing_bytes == 0
+        return self.num_blocks > 0 and self.missing_bytes == 0 and self.excess_bytes == 0
 
     @property
     def max_concurrency(self) -> float:
@@ -204,6 +214,8 @@ class MemoryBudget:
         """Raises CapacityError with the arithmetic, what is missing and what would make it fit."""
         if self.fits:
             return
+        if self.kv_given:
+            self._refuse_given()
         sampler = self.sampler_bytes >= self.forward_bytes
         knob = "max_num_seqs (the sampler sets the peak)" if sampler else "max_num_batched_tokens"
         wanted = self.utilization_needed()
@@ -213,6 +225,22 @@ class MemoryBudget:
             f"({self.missing_bytes / self.total_bytes:.3f} of the device). "
             + (f"Raise gpu_memory_utilization to {wanted:.2f}, or " if wanted <= 0.98 else "")
             + f"lower max_model_len or {knob}, set kv_cache_dtype: fp8, or use smaller weights or more devices."
+        )
+
+    def _refuse_given(self) -> NoReturn:
+        """The refusal of a cache whose size was set."""
+        cache = f"a KV cache of {self.kv_bytes / GIB:.2f} GiB"
+        if self.excess_bytes:
+            raise CapacityError(
+                f"It does not fit: weights {self.weights_bytes / GIB:.2f} GiB, activation peak "
+                f"{self.activation_bytes / GIB:.2f} and {cache} exceed the device's {self.total_bytes / GIB:.2f} GiB "
+                f"by {self.excess_bytes / GIB:.2f}. Use smaller weights, more devices, or a smaller "
+                "kv_cache_memory_bytes."
+            )
+        raise CapacityError(
+            f"It does not fit: {cache} holds {self.kv_tokens:,} tokens and one request of max_model_len "
+            f"{self.max_model_len:,} needs {self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB "
+            "are missing. Raise kv_cache_memory_bytes or lower max_model_len."
         )
 
 
@@ -273,6 +301,7 @@ def memory_budget(
         max_model_len=settings.max_model_len,
         one_request_bytes=request_kv_bytes(shape, settings, rule, settings.max_model_len),
         utilization=settings.gpu_memory_utilization,
+        kv_given=settings.kv_cache_memory_bytes is not None,
         measured=tuple(name for name in Measured.__slots__ if getattr(given, name) is not None),
         weights={name: getattr(parts, name) for name in type(parts).__slots__},
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.config import Effective, LoadedConfig, load_config, resolve
+from ...core.config import Effective, LoadedConfig, load_config, resolve, with_policy
 from ...core.config.hardware import Hardware as Device
 from ...core.engine import scheduler_params
 from ...core.execute.base import Capacity
@@ -58,6 +58,11 @@ class Prepared:
             name: entry.value for name, entry in {**self.loaded.entries, **self.loaded.foreign}.items()
         }
         loaded = load_config({**written, **changes}, purpose="inspect")
+        return prepare(loaded, self.hardware, self.shape, engine=self.engine, targets=self.targets)
+
+    def under(self, policy: str) -> Prepared:
+        """The same under another policy, whose own knobs win over what was written. Raises ConfigError."""
+        loaded = with_policy(self.loaded, policy)
         return prepare(loaded, self.hardware, self.shape, engine=self.engine, targets=self.targets)
 
     def replay(self, workload: Workload, *, stop_after_s: float | None = None) -> Replay:

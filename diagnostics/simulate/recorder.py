@@ -22,6 +22,7 @@ STEP_COLUMNS = (
     "duration_ms",
     "decodes",
     "prefill_tokens",
+    "padding",
     "running",
     "waiting",
     "kv_blocks",

@@ -165,7 +165,7 @@ class _Simulation:
         waiting, running = len(scheduler.waiting), len(scheduler.running)
         update = scheduler.update(result, now)
         prefill = plan.total_tokens - plan.num_decodes
-        row = (now, result.duration_ms, plan.num_decodes, prefill, running, waiting, used, held)
+        row = (now, result.duration_ms, plan.num_decodes, prefill, plan.padding, running, waiting, used, held)
         recorder.step(row, self.executor.last, blocked)
         for news in update.news:
             request = news.request

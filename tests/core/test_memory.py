@@ -154,6 +154,14 @@ def test_a_given_cache_size_wins_over_utilisation() -> None:
     assert budget(LLAMA_8B, num_blocks=7).kv_tokens == 7 * 16
 
 
+def test_a_given_cache_beyond_the_device_is_refused() -> None:
+    with pytest.raises(CapacityError, match="exceed the device's"):
+        budget(LLAMA_8B, kv_cache_memory_bytes=70 * GIB).require_fit()
+    with pytest.raises(CapacityError, match="Raise kv_cache_memory_bytes"):
+        budget(LLAMA_8B, kv_cache_memory_bytes=GIB).require_fit()
+    budget(LLAMA_8B, kv_cache_memory_bytes=4 * GIB).require_fit()
+
+
 def test_cpu_rule_never_takes_more_blocks_than_its_sequences_can_use() -> None:
     found = memory_budget(
         shape_from_config(LLAMA_8B | {"num_hidden_layers": 2}),

@@ -1,0 +1,246 @@
+"""`engine simulate`: the scheduler on a virtual clock."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..diagnostics.simulate import Prepared
+
+
+@click.command()
+@click.argument("config", required=False)
+@click.option("--gpu", metavar="NAME", help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.")
+@click.option("--workload", "source", metavar="FILE|PRESET", help="The load; default: chat.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="Play it in a closed loop of so many clients."
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Play it at so many requests a second."
+)
+@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests.")
+@click.option(
+    "--engine", "engine_name", type=click.Choice(["camshaft", "vllm"]), default="camshaft", show_default=True
+)
+@click.option(
+    "--version", "engine_version", metavar="X.Y.Z", help="Release of that engine; default: the newest."
+)
+@click.option(
+    "--policies",
+    metavar="A,B,..",
+    help="Several policies side by side: naive,static,continuous,continuous-chunked.",
+)
+@click.option("--sweep", metavar="KNOB=A,B,..", help="One knob over several values.")
+@click.option("--until-saturation", is_flag=True, help="Find the highest rate that keeps the targets.")
+@click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms.")
+@click.option(
+    "--check-against",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Predict a table of measured serving points and print the errors.",
+)
+@click.option(
+    "--lesson",
+    type=click.Choice(["gap", "fragmentation"]),
+    help="An exercise with its own model, device and load.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the configuration."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
+    """Play a load through the scheduler on a virtual clock.
+
+    CONFIG is a configuration file or a preset; the model may be named or a folder with a config.json.
+    """
+    with _user_errors():
+        if options["lesson"]:
+            _lesson(options["lesson"], options["form"])
+        elif options["check_against"]:
+            _check(options["check_against"], options["form"])
+        elif config is None:
+            raise click.UsageError("CONFIG is needed: a configuration file or a preset")
+        else:
+            _simulate(config, options)
+
+
+def _simulate(config: str, options: dict[str, Any]) -> None:
+    prepared = _prepare(config, options)
+    workload = _workload(options)
+    if options["source"] is None:
+        click.echo("load: the preset chat (none was given)", err=True)
+    title = (
+        f"{workload.name} on {prepared.hardware.name} ({prepared.shape.name}, {prepared.engine.describe()})"
+    )
+    if options["policies"] or options["sweep"]:
+        _series(prepared, workload, options)
+        return
+    if options["until_saturation"]:
+        _highest(prepared, workload, options)
+        return
+    done = prepared.replay(workload)
+    if options["form"] == "json":
+        click.echo(json.dumps(_document(prepared, workload.name, done), indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_replay
+
+    print_replay(Console(), prepared, done, title)
+
+
+def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
+    return {
+        "model": prepared.shape.name,
+        "hardware": prepared.hardware.name,
+        "engine": prepared.engine.describe(),
+        "workload": name,
+        **done.result.to_dict(),
+        "step_time_shares": done.log.shares(),
+        "blocked_s": done.log.blocked,
+        "memory": {"arithmetic": prepared.budget.arithmetic(), **dict(prepared.budget.rows())},
+        "assumptions": list(prepared.assumptions),
+    }
+
+
+def _prepare(config: str, options: dict[str, Any]) -> Prepared:
+    from ..core.config import find_shape, load_config
+    from ..diagnostics.cost.models import load_model
+    from ..diagnostics.results import parse_targets
+    from ..diagnostics.simulate import EngineKind, prepare
+    from ..diagnostics.simulate.devices import device_for
+
+    loaded = load_config(config, options["overrides"], purpose="inspect")
+    shape = find_shape(loaded.config.model) or load_model(loaded.config.model)
+    return prepare(
+        loaded,
+        device_for(loaded, options["gpu"]),
+        shape,
+        engine=EngineKind(options["engine_name"], options["engine_version"]),
+        targets=parse_targets(options["slo"]),
+    )
+
+
+def _workload(options: dict[str, Any]) -> Any:
+    from ..core.workload import load_workload
+
+    if options["concurrency"] and options["rate"]:
+        raise click.UsageError("--concurrency and --rate exclude each other")
+    workload = load_workload(options["source"] or "chat")
+    if options["concurrency"]:
+        workload = workload.at_concurrency(options["concurrency"])
+    if options["rate"]:
+        workload = workload.at_rate(options["rate"])
+    return workload.first(options["requests"]) if options["requests"] else workload
+
+
+def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
+    from ..diagnostics.simulate import sweep
+
+    if options["policies"]:
+        names = [name.strip() for name in options["policies"].split(",") if name.strip()]
+        rows, first = sweep.policies(prepared, workload, names), "policy"
+    else:
+        knob, values = sweep.parse_sweep(options["sweep"])
+        rows, first = sweep.knob(prepared, workload, knob, values), knob
+    if options["form"] == "json":
+        told = {row.label: row.result.to_dict() if row.result else {"error": row.reason} for row in rows}
+        click.echo(json.dumps({"workload": workload.name, "by": first, "runs": told}, indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_rows
+
+    print_rows(Console(), rows, first)
+    if options["policies"]:
+        _say_lesson(workload.name, rows)
+
+
+def _say_lesson(name: str, rows: Any) -> None:
+    from ..diagnostics.bench.policies import Comparison, PolicyResult, describe
+
+    runs = tuple(
+        PolicyResult(row.label, row.result.requests, row.result, len(row.replay.log.columns))
+        for row in rows
+        if row.result is not None
+    )
+    for sentence in describe(Comparison(name, runs)):
+        click.echo(sentence)
+
+
+def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
+    from ..diagnostics.simulate.sweep import until_saturation
+
+    found = until_saturation(prepared, workload)
+    if options["form"] == "json":
+        told = {
+            "rate_per_s": found.rate_per_s,
+            "result": found.result.to_dict() if found.result else None,
+            "tried": [row.value for row in found.tried],
+        }
+        click.echo(json.dumps(told, indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_highest
+
+    print_highest(Console(), found)
+
+
+def _check(file: str, form: str) -> None:
+    from dataclasses import asdict
+
+    from ..diagnostics.simulate.published import compare, errors, read_points
+
+    rows = [compare(point) for point in read_points(Path(file))]
+    found = errors(rows)
+    if form == "json":
+        told = [
+            {
+                **asdict(row.point),
+                "ttft_error": row.ttft_error,
+                "tpot_error": row.tpot_error,
+                "reason": row.reason,
+            }
+            for row in rows
+        ]
+        click.echo(json.dumps({"errors": asdict(found), "points": told}, indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_compared
+
+    print_compared(Console(), rows, found)
+
+
+def _lesson(name: str, form: str) -> None:
+    from ..diagnostics.simulate.lessons import lesson
+
+    found = lesson(name)
+    if form == "json":
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_lesson
+
+    print_lesson(Console(), found)
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    from ..core.errors import CamshaftError, ConfigError
+
+    try:
+        yield
+    except CamshaftError as error:
+        failure = click.ClickException(str(error))
+        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
+        raise failure from error

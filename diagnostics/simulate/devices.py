@@ -1,0 +1,48 @@
+"""Which hardware sheet a simulation uses when nobody says one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...core.config import LoadedConfig, find_gpu
+from ...core.errors import EvidenceError
+from ..cost.hardware import Hardware, load_hardware
+
+
+def calibrated_sheet() -> Path:
+    """Where `engine calibrate` writes this machine's sheet and predictions look for it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "camshaft" / "hardware.yaml"
+
+
+def device_for(loaded: LoadedConfig, named: str | None) -> Hardware:
+    """The device: the one named, the one a preset's name begins with, or this machine's.
+
+    Raises EvidenceError when none of these is known.
+    """
+    if named:
+        return load_hardware(named)
+    preset = loaded.preset or (loaded.source.stem if loaded.source else "")
+    guessed = _from_preset(preset)
+    if guessed is not None:
+        return guessed
+    gpu = None if loaded.config.device == "cpu" else find_gpu()
+    if gpu is not None:
+        return load_hardware(gpu.name)
+    if calibrated_sheet().is_file():
+        return load_hardware(str(calibrated_sheet()))
+    raise EvidenceError(
+        "which device? Name one with --gpu (e.g. --gpu H100), or run `engine calibrate` once to measure this machine"
+    )
+
+
+def _from_preset(name: str) -> Hardware | None:
+    """`h100-70b` and `rtx-4090-8b` say their device; other names do not."""
+    words = name.split("-")
+    for length in range(len(words), 0, -1):
+        try:
+            return load_hardware("-".join(words[:length]))
+        except EvidenceError:
+            continue
+    return None

@@ -1,0 +1,184 @@
+"""Simulations as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ...core.memory import GIB
+from ..bench.render import print_result
+from ..results import Distribution, Result
+from .lessons import Lesson
+from .prepare import Prepared
+from .published import Compared, Errors
+from .recorder import StepLog
+from .replay import Replay
+from .sweep import Highest, Row
+
+_PART_NAMES = {
+    "gemm": "matrix products",
+    "experts": "experts",
+    "head": "logits",
+    "decode_attention": "attention of decodes",
+    "prefill_attention": "attention of prompts",
+    "communication": "communication",
+    "elementwise": "norms and other small kernels",
+    "sampling": "sampling",
+    "launch": "launching kernels",
+    "host": "host",
+}
+
+
+def print_replay(console: Console, prepared: Prepared, replay: Replay, title: str) -> None:
+    """One simulation: figures, where step time went, who waited for what, memory and what is assumed."""
+    print_result(console, replay.result, title)
+    band = replay.result.error_band
+    if band:
+        console.print(
+            f"expected error: time per token +-{band['tpot_percent']:g} %, first token +-{band['ttft_percent']:g} % "
+            f"({band['source']})",
+            style="dim",
+            highlight=False,
+        )
+    _print_shares(console, replay.log)
+    print_memory(console, prepared)
+    for text in prepared.assumptions:
+        console.print(f"assumed: {text}", style="dim", highlight=False)
+
+
+def _print_shares(console: Console, log: StepLog) -> None:
+    shares = sorted(log.shares().items(), key=lambda item: -item[1])
+    told = ", ".join(f"{_PART_NAMES[name]} {share:.0%}" for name, share in shares if share >= 0.01)
+    console.print(f"step time: {told}", highlight=False)
+    if log.blocked:
+        waits = sorted(log.blocked.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{seconds:.1f} s for {_WAITS[name]}" for name, seconds in waits)
+        console.print(f"somebody waited: {told}", highlight=False)
+
+
+_WAITS = {
+    "no_slot": "a sequence slot (max_num_seqs)",
+    "no_budget": "the step's token budget (max_num_batched_tokens)",
+    "no_blocks": "KV blocks",
+    "policy": "the policy",
+    "sibling": "the prompt it shares",
+}
+
+
+def print_memory(console: Console, prepared: Prepared) -> None:
+    """Where the device's memory goes, in one line, and what the cache holds."""
+    budget = prepared.budget
+    console.print(f"memory ({budget.rule}): {budget.arithmetic()}", highlight=False)
+    console.print(
+        f"KV cache: {budget.kv_tokens:,} tokens in {budget.num_blocks:,} blocks of {budget.block_size}, "
+        f"{budget.bytes_per_token / 1024:.0f} KiB a token; {budget.max_concurrency:.1f} sequences of "
+        f"{budget.max_model_len:,} tokens ({budget.one_request_bytes / GIB:.2f} GiB each)",
+        highlight=False,
+    )
+
+
+def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
+    """A series of replays side by side."""
+    table = Table(box=None, pad_edge=False)
+    names = (
+        "output tok/s",
+        "TTFT mean",
+        "TTFT p99",
+        "TPOT mean",
+        "ITL p99",
+        "ITL max",
+        "evictions",
+        "KV waste",
+    )
+    for name in (first, *names):
+        table.add_column(name, justify="left" if name == first else "right")
+    for row in rows:
+        if row.result is None:
+            table.add_row(row.label, "does not run")
+        else:
+            table.add_row(row.label, *_cells(row.result))
+    console.print(table)
+    console.print("latencies in ms", style="dim")
+    for row in rows:
+        if row.result is None:
+            console.print(f"{row.label}: {row.reason}", highlight=False)
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    saturated = " *" if result.saturated else ""
+    return (
+        f"{result.throughput_output_tokens_per_s:,.0f}{saturated}",
+        _ms(result.ttft_ms, "mean"),
+        _ms(result.ttft_ms, "p99"),
+        _ms(result.tpot_ms, "mean", 1),
+        _ms(result.itl_ms, "p99", 1),
+        _ms(result.itl_ms, "max", 1),
+        f"{result.preemptions or 0:,}",
+        "-" if result.kv is None else f"{result.kv.waste:.1%}",
+    )
+
+
+def _ms(spread: Distribution | None, name: str, digits: int = 0) -> str:
+    return "-" if spread is None else f"{getattr(spread, name):,.{digits}f}"
+
+
+def print_highest(console: Console, found: Highest) -> None:
+    """The highest rate that holds, with the rates that were tried."""
+    print_rows(console, found.tried, "rate")
+    if found.rate_per_s:
+        console.print(f"holds up to {found.rate_per_s:.3g} requests/s", style="bold", highlight=False)
+    else:
+        console.print("no rate holds: even a trickle misses the targets", style="bold")
+
+
+def print_lesson(console: Console, lesson: Lesson) -> None:
+    """An exercise: its table and its conclusions."""
+    console.print(f"[bold]{lesson.title}[/bold]")
+    console.print(lesson.setup, style="dim", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(lesson.columns):
+        table.add_column(name, justify="right" if place else "left")
+    for row in lesson.rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    console.print(table)
+    for sentence in lesson.conclusions:
+        console.print(f"- {sentence}", highlight=False)
+
+
+def print_compared(console: Console, rows: Sequence[Compared], found: Errors) -> None:
+    """Predictions beside measured points, and the errors over all of them."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("point", "TTFT ms", "predicted", "error", "TPOT ms", "predicted", "error"):
+        table.add_column(name, justify="left" if name == "point" else "right")
+    for row in rows:
+        point = row.point
+        label = (
+            f"{point.hardware} {point.model.rsplit('/', 1)[-1]} {point.precision} tp{point.tensor_parallel_size} "
+            f"{point.input_tokens}/{point.output_tokens} x{point.concurrency}"
+        )
+        if row.result is None or row.result.ttft_ms is None or row.result.tpot_ms is None:
+            table.add_row(label, "-", "-", "-", "-", "-", "-")
+            continue
+        table.add_row(
+            label,
+            f"{point.ttft_ms:,.0f}",
+            f"{row.result.ttft_ms.mean:,.0f}",
+            f"{row.ttft_error:+.0%}",
+            f"{point.tpot_ms:.2f}",
+            f"{row.result.tpot_ms.mean:.2f}",
+            f"{row.tpot_error:+.1%}",
+        )
+    console.print(table)
+    console.print(
+        f"{found.points} unsaturated points: time per output token off by {found.tpot_mean:.1%}, time to first token by "
+        f"{found.ttft_mean:.1%} on average; {found.saturated_points} saturated: first token within a factor "
+        f"{found.saturated_worst_factor:.2f}; {found.unpredicted} not predicted",
+        highlight=False,
+    )
+    for row in rows:
+        if row.result is None:
+            console.print(
+                f"{row.point.model} on {row.point.hardware}: {row.reason}", style="dim", highlight=False
+            )

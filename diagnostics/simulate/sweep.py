@@ -1,0 +1,122 @@
+"""Many replays of one load: policies side by side, one knob over several values, the highest rate that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import CapacityError, ConfigError
+from ...core.workload import Workload
+from ..results import Result
+from .prepare import Prepared
+from .replay import Replay
+
+NAIVE_REQUESTS = 8  # one request at a time: its rate is known after a few
+GOOD_SHARE = 0.95  # of the requests must keep the targets at a rate that holds
+RATE_PRECISION = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One replay of a series; `result` is None where the configuration cannot run, and `reason` says why."""
+
+    label: str
+    value: Any
+    result: Result | None
+    reason: str = ""
+    replay: Replay | None = None
+
+
+def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> list[Row]:
+    """The load under each policy; the naive one plays the first few requests."""
+    rows = []
+    for name in names:
+        load = workload.first(min(NAIVE_REQUESTS, workload.count)) if name == "naive" else workload
+        rows.append(_row(name, name, lambda name=name, load=load: prepared.under(name).replay(load)))
+    return rows
+
+
+def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any]) -> list[Row]:
+    """The load with one knob at each value."""
+    return [
+        _row(
+            f"{name}={value}",
+            value,
+            lambda value=value: prepared.turned(**{name: value}).replay(workload),
+        )
+        for value in values
+    ]
+
+
+def parse_sweep(text: str) -> tuple[str, list[Any]]:
+    """`max_num_batched_tokens=512,1024` as a knob and its values. Raises ConfigError."""
+    name, equals, told = text.partition("=")
+    values = [part.strip() for part in told.split(",") if part.strip()]
+    if not equals or not name.strip() or not values:
+        raise ConfigError(f"--sweep {text}: knob=value,value is needed, e.g. max_num_batched_tokens=512,2048")
+    from ...core.places import parse_scalar
+
+    return name.strip().removeprefix("--").replace("-", "_"), [parse_scalar(value) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """The highest arrival rate that holds, and the replays that found it, in order."""
+
+    rate_per_s: float
+    result: Result | None
+    tried: list[Row]
+
+
+def until_saturation(prepared: Prepared, workload: Workload, most_requests: int = 400) -> Highest:
+    """The highest rate at which work does not pile up and 95 % of the requests keep the targets.
+
+    Doubles the rate until it breaks and halves the interval until it is known to 3 %. Requests are those
+    of the workload, arriving at random. Rate 0 where even a trickle breaks the targets.
+    """
+    load = workload.first(min(most_requests, workload.count))
+    tried: list[Row] = []
+
+    def holds(rate: float) -> bool:
+        row = _row(f"{rate:.3g}/s", rate, lambda: prepared.replay(load.at_rate(rate)))
+        tried.append(row)
+        found = row.result
+        if found is None or found.saturated or not found.completed:
+            return False
+        return found.goodput_requests_per_s >= GOOD_SHARE * found.throughput_requests_per_s
+
+    low, high = _bracket(holds, _first_rate(prepared, load))
+    while low and high / low > 1 + RATE_PRECISION:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    best = next((row.result for row in reversed(tried) if row.value == low), None)
+    return Highest(low, best, tried)
+
+
+def _bracket(holds: Callable[[float], bool], rate: float) -> tuple[float, float]:
+    """A rate that holds and one that does not, at most a factor 2 apart; (0, rate) if none holds."""
+    if holds(rate):
+        while rate < 1e6 and holds(rate * 2):
+            rate *= 2
+        return rate, rate * 2
+    for _ in range(14):
+        if holds(rate / 2):
+            return rate / 2, rate
+        rate /= 2
+    return 0.0, rate
+
+
+def _first_rate(prepared: Prepared, workload: Workload) -> float:
+    """A first guess: half of what a crowd of clients gets through."""
+    crowd = min(workload.count, prepared.params.max_num_seqs)
+    result = prepared.replay(workload.at_concurrency(max(1, crowd))).result
+    return max(1e-3, result.throughput_requests_per_s / 2)
+
+
+def _row(label: str, value: Any, run: Callable[[], Replay]) -> Row:
+    try:
+        replay = run()
+    except (CapacityError, ConfigError) as error:
+        return Row(label, value, None, str(error))
+    return Row(label, value, replay.result, replay=replay)

@@ -1,0 +1,153 @@
+"""Series of replays, the search for the highest rate, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from camshaft.cli.simulate import simulate
+from camshaft.core.config import load_config
+from camshaft.core.errors import ConfigError, EvidenceError
+from camshaft.core.workload import load_workload
+from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.results import Targets
+from camshaft.diagnostics.simulate import Prepared, prepare
+from camshaft.diagnostics.simulate.devices import device_for
+from camshaft.diagnostics.simulate.sweep import knob, parse_sweep, policies, until_saturation
+
+LOAD = load_workload(
+    {
+        "arrival": {"kind": "closed", "concurrency": 8, "requests": 32},
+        "input_tokens": {"uniform": [200, 3000]},
+        "output_tokens": {"uniform": [16, 96]},
+    }
+)
+CONFIG = {"model": "meta-llama/Llama-3.2-3B-Instruct", "max_model_len": 4096}
+
+
+def base(targets: Targets | None = None) -> Prepared:
+    return prepare(load_config(CONFIG, purpose="inspect"), load_hardware("l4"), targets=targets)
+
+
+def test_a_sweep_reports_each_value_and_what_cannot_run() -> None:
+    rows = knob(base(), LOAD, "max_num_batched_tokens", [512, 2048])
+    assert [row.value for row in rows] == [512, 2048]
+    assert rows[0].result is not None
+    assert rows[1].result is not None
+    assert rows[0].result.itl_ms.max < rows[1].result.itl_ms.max  # type: ignore[union-attr]
+    (failed,) = knob(base(), LOAD, "gpu_memory_utilization", [0.05])
+    assert failed.result is None
+    assert "does not fit" in failed.reason
+
+
+def test_block_sizes_trade_waste() -> None:
+    rows = knob(base(), LOAD, "block_size", [16, 256])
+    waste = [row.result.kv.waste for row in rows]  # type: ignore[union-attr]
+    assert waste[0] < waste[1]
+
+
+def test_policies_side_by_side() -> None:
+    rows = policies(base(), LOAD, ["naive", "continuous-chunked"])
+    assert rows[0].result.requests == 8  # type: ignore[union-attr]
+    assert (
+        rows[0].result.throughput_output_tokens_per_s  # type: ignore[union-attr]
+        < rows[1].result.throughput_output_tokens_per_s  # type: ignore[union-attr]
+    )
+
+
+@pytest.mark.slow
+def test_the_highest_rate_keeps_its_targets_and_the_next_does_not() -> None:
+    found = until_saturation(base(Targets(ttft_ms=2000)), LOAD, most_requests=40)
+    assert found.rate_per_s > 0
+    above = min(row.value for row in found.tried if row.value > found.rate_per_s)
+    assert above / found.rate_per_s < 1.04
+    assert found.result is not None
+    assert found.result.goodput_requests_per_s >= 0.95 * found.result.throughput_requests_per_s
+
+
+def test_targets_below_physics_hold_at_no_rate() -> None:
+    assert until_saturation(base(Targets(ttft_ms=0.01)), LOAD, most_requests=5).rate_per_s == 0
+
+
+@pytest.mark.parametrize("text", ["max_num_seqs", "=3", "max_num_seqs="])
+def test_a_sweep_without_values_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_sweep(text)
+
+
+def test_sweeps_are_parsed() -> None:
+    assert parse_sweep("--max-num-seqs=8,16") == ("max_num_seqs", [8, 16])
+
+
+def test_a_preset_says_its_device_and_others_need_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "h100-mine.yaml"
+    file.write_text("model: x\n")
+    assert device_for(load_config(str(file), purpose="inspect"), None).name == "H100 SXM"
+    assert device_for(load_config(str(file), purpose="inspect"), "T4").name == "Tesla T4"
+    with pytest.raises(EvidenceError, match="--gpu"):
+        device_for(load_config({"model": "x", "device": "cpu"}, purpose="inspect"), None)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(simulate, list(arguments))
+
+
+def test_the_command_prints_json_of_the_stated_form(tmp_path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: llama-3.2-3b\nmax_model_len: 8192\n")
+    told = run(str(file), "--gpu", "L4", "--requests", "8", "--format", "json", "--slo", "ttft=5s")
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.stdout)
+    assert document["ttft_ms"].keys() == {"mean", "p50", "p90", "p99", "max"}
+    for name in (
+        "throughput_output_tokens_per_s",
+        "goodput_requests_per_s",
+        "preemptions",
+        "saturated",
+        "error_band",
+    ):
+        assert name in document
+    assert document["kv"].keys() >= {"blocks", "peak_used", "waste"}
+    assert document["targets"]["ttft_ms"] == 5000
+    assert any("efficiency curves" in text for text in document["assumptions"])
+
+
+def test_the_command_explains_itself_in_text(tmp_path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: llama-3.2-3b\nmax_model_len: 8192\n")
+    told = run(str(file), "--gpu", "L4", "--requests", "8")
+    assert told.exit_code == 0, told.output
+    for part in ("expected error", "step time", "leaves", "KV cache"):
+        assert part in told.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["cpu-demo", "--gpu", "abacus"], 1, "not known"),
+        (["nothing.yaml", "--gpu", "H100"], 2, "no such file or preset"),
+        ([], 2, "CONFIG is needed"),
+        (["cpu-demo", "--gpu", "H100", "--set", "model=nobody/x"], 1, "no sheet"),
+        (["cpu-demo", "--gpu", "H100", "--slo", "ttft=soon"], 2, "target"),
+        (["cpu-demo", "--gpu", "H100", "--engine", "vllm", "--version", "new"], 2, "0.18.0"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(arguments: list[str], code: int, part: str) -> None:
+    told = run(*arguments)
+    assert told.exit_code == code
+    assert part in told.output
+    assert "Traceback" not in told.output
+
+
+@pytest.mark.slow
+def test_the_lesson_of_the_gap_shows_what_it_says() -> None:
+    told = run("--lesson", "gap", "--format", "json")
+    document = json.loads(told.stdout)
+    rows = {row[0]: row[1:] for row in document["rows"]}
+    static, continuous, lost = rows["all"]
+    assert static > 1.3 * continuous
+    assert lost == pytest.approx(static - continuous, abs=0.05)
+    assert max(("prefill", "full decode", "tail"), key=lambda part: rows[part][2]) == "tail"
