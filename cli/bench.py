@@ -113,7 +113,7 @@ def _bench(options: dict[str, Any]) -> None:
     from ..diagnostics.bench.render import print_result
 
     title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
-    print_result(Console(), result, title, samples)
+    print_result(Console(), result, title, samples, about.get("server"))
 
 
 def _workload(source: str, requests: int | None, concurrency: int | None, rate: float | None) -> Workload:
@@ -132,6 +132,8 @@ def _workload(source: str, requests: int | None, concurrency: int | None, rate: 
 def _measure_url(
     workload: Workload, targets: Any, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    from dataclasses import asdict
+
     from ..diagnostics.bench.url import Target, drive_url
 
     target = Target(
@@ -146,7 +148,8 @@ def _measure_url(
     with _progress() as bar:
         progress = bar.begin("requests", workload.count)
         run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
-    return run.result(targets), {"url": target.base, "model": run.model}, run.samples
+    server = None if run.server is None else asdict(run.server)
+    return run.result(targets), {"url": target.base, "model": run.model, "server": server}, run.samples
 
 
 def _measure_offline(

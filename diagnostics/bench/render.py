@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,11 +20,17 @@ _LATENCIES = (
 )
 
 
-def print_result(console: Console, result: Result, title: str, errors: dict[str, str] | None = None) -> None:
-    """One run: counts, rates, latencies, goodput and what failed."""
+def print_result(
+    console: Console,
+    result: Result,
+    title: str,
+    errors: dict[str, str] | None = None,
+    server: dict[str, Any] | None = None,
+) -> None:
+    """One run: counts, rates, latencies, goodput, what the server says of itself and what failed."""
     console.print(f"[bold]{title}[/bold]", highlight=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in _facts(result):
+    for name, value in [*_facts(result), *_server_facts(server or {})]:
         facts.add_row(name, value)
     console.print(facts)
     table = Table(box=None, pad_edge=False)
@@ -84,6 +91,11 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.saturated:
         facts.append(("saturated", "yes: requests wait longer than 5 s on average for their first token"))
     return facts
+
+
+def _server_facts(server: dict[str, Any]) -> list[tuple[str, str]]:
+    shares = (("KV cache at its fullest", "kv_usage_peak"), ("prefix hits", "prefix_hit_rate"))
+    return [(label, f"{server[key]:.1%}") for label, key in shares if server.get(key) is not None]
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:

@@ -17,6 +17,7 @@ from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ..feeder import Feeder
 from ..results import RequestRecord, Result, Targets, summarise
 from .gaps import TokenTimes
+from .server_metrics import MetricsWatch, ServerMetrics
 
 Progress = Callable[[int, int], None]  # requests ended, output tokens so far
 
@@ -111,6 +112,10 @@ class Target:
     def base(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1") + "/v1"
 
+    @property
+    def metrics(self) -> str:
+        return self.base.removesuffix("/v1") + "/metrics"
+
 
 class _Usage(msgspec.Struct):
     completion_tokens: int = 0
@@ -139,10 +144,12 @@ class UrlRun:
     times: TokenTimes
     model: str
     samples: dict[str, str] = field(default_factory=dict)  # one full message of each kind of failure
+    server: ServerMetrics | None = None
 
     def result(self, targets: Targets | None = None) -> Result:
-        """The figures of the run, as the client saw them."""
-        return summarise(self.records, self.times.gaps_ms(), targets=targets)
+        """The figures of the run, as the client saw them; evictions by the server's own count."""
+        evicted = self.server.preemptions if self.server else None
+        return summarise(self.records, self.times.gaps_ms(), targets=targets, preemptions=evicted)
 
 
 def drive_url(
@@ -172,7 +179,11 @@ async def _drive(
             _require_one(
                 await _Driver(client, target, model, _small(workload, warmup), None, seed ^ 0x3A7).run()
             )
-        return await _Driver(client, target, model, workload, progress, seed).run()
+        watch = MetricsWatch(client, target.metrics)
+        await watch.start()
+        run = await _Driver(client, target, model, workload, progress, seed).run()
+        run.server = await watch.stop()
+        return run
 
 
 def _require_one(run: UrlRun) -> None:

@@ -37,6 +37,7 @@ class Server(ThreadingHTTPServer):
         self.headers_seen: list[dict[str, str]] = []
         self.behaviours: dict[int, str] = {}
         self.models: Any = {"data": [{"id": "served"}]}
+        self.pages: list[str] = []  # of /metrics, the last one for good
         self.running = self.most_running = 0
         self.lock = threading.Lock()
 
@@ -53,7 +54,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._send(200, json.dumps(self.server.models).encode())
+        if self.path != "/metrics":
+            self._send(200, json.dumps(self.server.models).encode())
+        elif self.server.pages:
+            page = self.server.pages.pop(0) if len(self.server.pages) > 1 else self.server.pages[0]
+            self._send(200, page.encode())
+        else:
+            self._send(404, b"")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -171,6 +178,35 @@ def test_a_server_that_hangs_is_a_timeout(server: Server) -> None:
     with lock:  # nobody gets an answer while it is held
         run = drive_url(Target(url=server.url, timeout_s=0.2), load(requests=2, concurrency=2))
     assert run.result().errors == {"timeout": 2}
+
+
+def page(preemptions: int, queries: int, hits: int, usage: float) -> str:
+    lines = ["# TYPE vllm:num_preemptions counter"]
+    for engine in (0, 1):
+        lines.append(f'vllm:num_preemptions_total{{engine="{engine}"}} {preemptions}')
+    lines += ["# TYPE vllm:prefix_cache_queries counter", f"vllm:prefix_cache_queries_total {queries}"]
+    lines += ["# TYPE vllm:prefix_cache_hits counter", f"vllm:prefix_cache_hits_total {hits}"]
+    return "\n".join(
+        [*lines, "# TYPE vllm:kv_cache_usage_perc gauge", f"vllm:kv_cache_usage_perc {usage}", ""]
+    )
+
+
+def test_what_the_server_says_of_itself_is_read_before_and_after(server: Server) -> None:
+    server.pages = [page(1, 100, 50, 0.0), page(2, 150, 60, 0.5), page(4, 300, 100, 0.25)]
+    run = play(server, load(requests=40))
+    assert run.server is not None
+    assert run.server.preemptions == 2 * (4 - 1)
+    assert run.server.kv_usage_peak == 0.5
+    assert run.server.prefix_hit_rate == pytest.approx(50 / 200)
+    assert run.result().preemptions == 6
+
+
+@pytest.mark.parametrize("text", ["", "no metrics\nat all {"])
+def test_a_server_without_a_metrics_page_is_measured_all_the_same(server: Server, text: str) -> None:
+    server.pages = [text] if text else []
+    run = play(server, load())
+    assert run.server is None
+    assert run.result().completed == 6
 
 
 def test_a_warm_up_is_asked_first_and_not_counted(server: Server) -> None:
