@@ -1,4 +1,4 @@
-"""What changed about single options between releases, decoded from `changes.yaml` and joined with the tables."""
+"""What changed about single options between releases: `changes.yaml`, decoded from its packed form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from .versions import Version, parse
 
@@ -155,6 +154,5 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def changes(engine: str) -> Changes:
     """The hand-kept changes of an engine; an engine without any has empty ones."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = Path(__file__).with_name("changes.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.load(text, Loader=loader).get(engine) or {}, Changes)
+    packed = msgspec.json.decode(Path(__file__).with_name("changes.json").read_bytes())
+    return msgspec.convert(packed.get(engine) or {}, Changes)

@@ -10,17 +10,26 @@ import msgspec
 from .arguments import Argument
 from .context import Context
 from .devices import Device
-from .environment import environment_findings
 from .findings import Edit, Finding, Result, in_order
 from .inputs.base import Configuration
 from .model_input import known_facts
-from .names import name_findings
-from .nested import nested_findings
 from .options import option_findings
 from .resolvers import parser_defaults
 from .rules import Facts, RuleHit, evaluate
 from .traps import trap_findings
 from .versions import Version
+
+# Options whose values name parts of the engine (`names.py`).
+NAMED = frozenset(
+    {
+        "--attention-backend",
+        "--kv-transfer-config",
+        "--load-format",
+        "--quantization",
+        "--reasoning-parser",
+        "--tool-call-parser",
+    }
+)
 
 
 def check(
@@ -42,9 +51,7 @@ def check(
     found = [
         *option_findings(context),
         *trap_findings(context),
-        *nested_findings(context),
-        *name_findings(context),
-        *environment_findings(context),
+        *_when_needed(context),
         *_default_findings(context),
         *rule_findings(context),
         *_unread(context),
@@ -57,6 +64,23 @@ def check(
         findings=in_order(found),
         notes=tuple(configuration.notes),
     )
+
+
+def _when_needed(context: Context) -> Iterator[Finding]:
+    """The checks of what most configurations do not have; their modules are imported for those that do."""
+    uses = context.parsed.uses
+    if any(use.flag.nested and isinstance(use.value, dict) for use in uses):
+        from .nested import nested_findings
+
+        yield from nested_findings(context)
+    if context.configuration.env:
+        from .environment import environment_findings
+
+        yield from environment_findings(context)
+    if context.configuration.env or any(use.flag.name in NAMED for use in uses):
+        from .names import name_findings
+
+        yield from name_findings(context)
 
 
 def _default_findings(context: Context) -> Iterator[Finding]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
 from .versions import Version, parse
 
@@ -30,9 +28,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
 @cache
 def _features(engine: str) -> dict[str, list[tuple[Version, str, str]]]:
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = Path(__file__).with_name("dialects.yaml").read_text(encoding="utf-8")
-    table = yaml.load(text, Loader=loader).get(engine) or {}
+    packed = msgspec.json.decode(Path(__file__).with_name("dialects.json").read_bytes())
+    table = packed.get(engine) or {}
     return {
         name: [(parse(row["since"]), row["value"], row["evidence"]) for row in rows]
         for name, rows in table.items()

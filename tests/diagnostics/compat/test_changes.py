@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from camshaft.diagnostics.compat import history, table
+from camshaft.diagnostics.compat.changepack import COMMAND, FOLDER, NAMES, pack
 from camshaft.diagnostics.compat.changes import DefaultChange, Pair, ValueChange, changes
 from camshaft.diagnostics.compat.codes import own_codes
 from camshaft.diagnostics.compat.dialect import dialect, evidence
@@ -89,3 +90,8 @@ def test_dialects_cover_every_release_and_have_evidence() -> None:
 def test_codes_have_examples_that_differ() -> None:
     for page in own_codes().values():
         assert page.bad != page.good
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_form_is_current(name: str) -> None:
+    assert (FOLDER / f"{name}.json").read_bytes() == pack(name), f"run {COMMAND}"
