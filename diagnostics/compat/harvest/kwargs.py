@@ -39,6 +39,8 @@ class Style:
     human_readable_or_auto: frozenset[str]
     bool_or_str_takes_value: bool
     sets: bool
+    # 0.8.4: a function inside add_cli_args that knows no booleans and no choices
+    text_only: bool
 
 
 @lru_cache(maxsize=4)
@@ -59,6 +61,7 @@ def style(tree: SourceTree) -> Style:
         human_readable_or_auto=_named(module, bodies, "human_readable_int_or_auto"),
         bool_or_str_takes_value="{bool, str, type(None)}" in text,
         sets="contains_type(type_hints, set)" in text,
+        text_only="get_kwargs" not in bodies,
     )
 
 
@@ -126,6 +129,8 @@ def option(evaluator: Evaluator, field: FieldSpec, how: Style) -> dict[str, Any]
     """`type`, `choices`, `nargs` and `action` for one field."""
     parts = [_plain_dict(evaluator, part) for part in hint_parts(field.hint)]
     optional = NONE in parts
+    if how.text_only:
+        return _text_only(parts, optional)
     if any(is_dataclass(evaluator, part) for part in parts):
         return _optional({"type": Conversion("json")}, optional, how)
     if how.bool_or_str_takes_value and set(map(_key, parts)) == {bool, str, NONE}:
@@ -133,6 +138,13 @@ def option(evaluator: Evaluator, field: FieldSpec, how: Style) -> dict[str, Any]
     if bool in parts:
         return {"action": BOOLEAN_OPTIONAL}
     return _optional(_by_type(evaluator, field.name, parts, how), optional, how)
+
+
+def _text_only(parts: list[Any], optional: bool) -> dict[str, Any]:
+    if parts == [bool]:
+        return {}
+    plain = None if optional or str in parts else next((part for part in parts if part in (int, float)), None)
+    return {"type": Conversion("str" if plain is None else plain.__name__, optional)}
 
 
 def _by_type(evaluator: Evaluator, name: str, parts: list[Any], how: Style) -> dict[str, Any]:

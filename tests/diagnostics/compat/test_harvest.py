@@ -521,3 +521,27 @@ def test_what_depends_on_the_platform_is_read_as_on_cuda(tmp_path: Path) -> None
     assert made.flags["--where"].choices == ["auto", "cuda"]
     assert made.flags["--name"].default is None
     assert [text.split(":")[0] for text in made.unresolved] == ["--name"]
+
+
+def test_a_release_whose_get_kwargs_knows_no_booleans_adds_none(tmp_path: Path) -> None:
+    """As 0.8.4, where the function stood inside add_cli_args."""
+    arguments = """
+        from vllm.config import CacheConfig
+
+        class EngineArgs:
+            @staticmethod
+            def add_cli_args(parser):
+                def get_kwargs(cls): ...
+
+                cache = get_kwargs(CacheConfig)
+                parser.add_argument("--on", action="store_true", **cache["on"])
+                parser.add_argument("--budget", **cache["budget"])
+                parser.add_argument("--size", **cache["size"])
+                return parser
+    """
+    tree = LITERAL_STYLE | {k: v for k, v in CONFIG_STYLE.items() if k.startswith("vllm/config/")}
+    made = harvest(write(tree | {"vllm/engine/arg_utils.py": arguments}, tmp_path))
+    assert facts(made.flags["--on"]) == {"type": "bool", "kind": "store_true", "default": True}
+    assert made.flags["--on"].negatives == []
+    assert facts(made.flags["--budget"]) == {"type": "int", "default": 8}
+    assert facts(made.flags["--size"]) == {"type": "str", "default": None, "optional": True}
