@@ -37,7 +37,7 @@ class TextRules:
     stops: tuple[str, ...] = ()
     keep_stop: bool = False  # include_stop_str_in_output
     min_tokens: int = 0
-    stream_interval: int = 1
+    stream_interval: int = 1  # tokens between two wake-ups; 0: only the end is worth one
     discard_tokens: bool = False  # max_tokens=0: the engine draws one token that nobody asked for
 
 
@@ -98,6 +98,8 @@ class Sequence:
         pending = self.pending
         if self.finished or self.error is not None:
             return True
+        if not self.rules.stream_interval:
+            return False
         enough = self.num_tokens == len(pending.tokens) or len(pending.tokens) >= self.rules.stream_interval
         return bool(pending.tokens) and enough
 

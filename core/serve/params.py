@@ -21,9 +21,17 @@ _REFUSED = (
     "guided_grammar",
     "logits_processors",
     "prompt_embeds",
+    "allowed_token_ids",
     "use_beam_search",
 )
-_REFUSED_IN_CHAT = ("functions", "function_call", "audio")
+_REFUSED_IN_CHAT = (
+    "functions",
+    "function_call",
+    "audio",
+    "documents",
+    "web_search_options",
+    "add_special_tokens",
+)
 
 # Keys of generation_config.json that are defaults of sampling.
 _DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -118,7 +126,7 @@ def wanted(
         stops=_stop_strings(body),
         keep_stop=bool(body.include_stop_str_in_output),
         min_tokens=min_tokens,
-        stream_interval=defaults.stream_interval,
+        stream_interval=defaults.stream_interval if body.stream else 0,
         discard_tokens=discard,
     )
     return Wanted(params, rules, body.n or 1, top_logprobs, prompt_logprobs, bool(body.echo))

@@ -70,7 +70,7 @@ class SamplingFields(Struct, kw_only=True):
     guided_choice: Any = None
     guided_grammar: Any = None
     logits_processors: Any = None
-    length_penalty: float | None = None
+    allowed_token_ids: Any = None
     prompt_embeds: Any = None
 
 
@@ -114,6 +114,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
+    documents: Any = None
+    web_search_options: Any = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

@@ -124,6 +124,8 @@ def test_continue_final_message(server: Running) -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"functions": [{}]}, "functions"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
         ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tool_choice"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 10**6}, "max_completion_tokens"),
