@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from camshaft.cli.explain import explain
 from camshaft.cli.serve import serve
 
 
@@ -97,3 +101,39 @@ def test_a_cache_too_small_for_one_sequence(tiny_llama: Path) -> None:
     assert result.exit_code in (1, 2), result.output
     assert "Error" in result.output
     assert "Traceback" not in result.output
+
+
+def test_from_the_command_to_the_openai_client_and_out(tiny_llama: Path, tmp_path: Path) -> None:
+    import openai
+
+    file = tmp_path / "serve.yaml"
+    file.write_text(
+        f"model: {tiny_llama}\nserved-model-name: tiny\ndevice: cpu\nmax-model-len: 256\nnum_gpu_blocks_override: 64\n"
+    )
+    command = [sys.executable, "-m", "camshaft", "serve", "--config", str(file), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stderr is not None
+            lines: list[str] = []
+            for line in server.stderr:
+                lines.append(line)
+                if "listening on" in line:
+                    break
+            assert lines, "the server ended without a word"
+            assert "listening on" in lines[-1], "".join(lines)
+            url = lines[-1].split("listening on ")[1].split()[0]
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+                reply = client.chat.completions.create(
+                    model="tiny", messages=[{"role": "user", "content": "hi"}], max_tokens=4, seed=1
+                )
+            assert reply.usage is not None
+            assert reply.usage.completion_tokens <= 4
+            told = CliRunner().invoke(explain, [reply.id, "--url", url])
+            assert told.exit_code == 0, told.output
+            assert "admitted" in told.output
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
