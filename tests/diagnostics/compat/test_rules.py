@@ -76,6 +76,7 @@ def test_every_name_in_a_condition_means_something() -> None:
     spaces = {"env", "model", "device", "backend", "memory"}
     conditions = [source.rule.when for source in SOURCES]
     conditions += [where.when for source in SOURCES for where in source.rule.versions if where.when]
+    conditions += [node for source in SOURCES for node in source.rule.culprits.values()]
     for kind in ("terms", "defaults"):
         conditions += [part.value for parts in rulepack.words("vllm", kind).values() for part in parts]
     for name in {name for condition in conditions for name in names(condition)}:
@@ -115,6 +116,21 @@ def test_an_unknown_model_fact_is_named() -> None:
 def test_a_bare_server_meets_no_rule(release: str) -> None:
     assert not hits(release, flags={"model": "org/model"})
     assert not hits(release, flags={"model": "org/model"}, device="H100")
+
+
+def test_a_hit_names_the_culprit_among_its_flags() -> None:
+    flags = {"kv_cache_dtype": "fp8", "quantization": "awq", "dtype": "bfloat16"}
+    assert hits("0.9.2", flags=flags, device="A100")["VLLM-V1-02"].flags == ("--kv-cache-dtype",)
+
+
+def test_ngram_runs_on_the_v1_runner_until_0_31() -> None:
+    """The runner decides which checks a method meets (async scheduling, inert sampling parameters)."""
+    flags = {
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 3},
+        "override_generation_config": {"min_p": 0.1},
+    }
+    inert = [text for text in RELEASES if "VLLM-SD-29" in hits(text, flags=flags)]
+    assert (inert[0], inert[-1]) == ("0.17.0", "0.31.0")
 
 
 def test_messages_show_the_values() -> None:
