@@ -20,6 +20,7 @@ from .vector import DEPTH, HEIGHT, ROW, WIDTH, pointer, tile
 STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or silu(block) * next block
 SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
 LAID_ROWS = 8  # rows laid out as one task
+NEAR = 4096  # bytes
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -118,11 +119,13 @@ def _blocks(
     base, longer = rows // panels, rows % panels
     size = k * WIDTH * 4
     each = (2 if mode == GATE else 1) * size
-    step = WIDTH * 4 // panels  # while one block is used, all panels together fetch the next one
+    step = (
+        WIDTH * 4 // panels
+    )  # several panels fetch the next block between them, one its own, a little ahead
     others = sums + HEIGHT * ROW * 4
     for block in range(begin, end):
         column, gate = block * WIDTH, weight + block * each
-        following = each if block + 1 < end else 0
+        following = NEAR if panels == 1 else each if block + 1 < end else 0
         for panel in range(panels):
             first = panel * base + min(panel, longer)
             height = base + (1 if panel < longer else 0)

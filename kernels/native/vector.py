@@ -24,6 +24,8 @@ HEIGHT = 14 if LANES == 16 else 6  # rows of the tallest tile: accumulators fill
 DEPTH = 384  # most floats in a row of x
 ROW = 400  # floats between rows of x and of the result: 25 cache lines, so that rows fall in different sets
 
+FOLDED = 64  # floats that `largest` and `total` look at
+
 _F32, _I32, _I64, _I8P = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 _VECTOR = ir.VectorType(_F32, LANES)
 _ALIGN = 4
@@ -40,11 +42,11 @@ def _splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
 
-def _prefetch(builder: Any, pointer: Any) -> None:
-    """Into the second-level cache."""
+def _prefetch(builder: Any, pointer: Any, locality: int) -> None:
+    """Locality 3 is the first-level cache, 2 the second."""
     kind = ir.FunctionType(ir.VoidType(), [_I8P, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(2), _I32(1)])
+    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(locality), _I32(1)])
 
 
 def _tile_rows(
@@ -74,8 +76,8 @@ def _tile_rows(
             total.add_incoming(value, block)
     row = [builder.load(_at(builder, weights, v * LANES, _VECTOR), align=_ALIGN) for v in range(VECTORS)]
     fetched = builder.gep(early, [builder.mul(counter, step)])
-    _prefetch(builder, fetched)
-    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]))
+    _prefetch(builder, fetched, 3)
+    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]), 3)
     here = builder.gep(x, [counter])
     scalars = [_splat(builder, builder.load(builder.gep(here, [_I64(m * ROW)]))) for m in range(rows)]
     added = [builder.call(fma, [scalars[m], row[v], sums[i]]) for i, (m, v) in enumerate(cells)]
@@ -164,12 +166,51 @@ def transpose(typing_context: Any, source: Any, source_row: Any, target: Any, ta
     return types.void(*[types.int64] * 4), codegen
 
 
+def _fold(builder: Any, address: Any, join: Any) -> Any:
+    """One float32 from FOLDED ones: vectors joined in pairs, then halves, so the order never changes."""
+    base = builder.inttoptr(address, _F32.as_pointer())
+    parts = [builder.load(_at(builder, base, i, _VECTOR), align=_ALIGN) for i in range(0, FOLDED, LANES)]
+    while len(parts) > 1:
+        parts = [join(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+    (value,), width = parts, LANES
+    while width > 1:
+        width //= 2
+        mask = [(lane + width) % LANES for lane in range(LANES)]
+        value = join(
+            value, builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(_I32, LANES), mask))
+        )
+    return builder.extract_element(value, _I32(0))
+
+
+@intrinsic
+def largest(typing_context: Any, address: Any) -> Any:
+    """Largest of the FOLDED float32 at an address; none may be NaN."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def join(a: Any, b: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        return _fold(builder, args[0], join)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def total(typing_context: Any, address: Any) -> Any:
+    """Sum of the FOLDED float32 at an address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _fold(builder, args[0], builder.fadd)
+
+    return types.float32(types.int64), codegen
+
+
 @intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Asks for the cache line at an address to be in the second-level cache soon."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _prefetch(builder, builder.inttoptr(args[0], _I8P))
+        _prefetch(builder, builder.inttoptr(args[0], _I8P), 2)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

@@ -13,32 +13,28 @@ from numba import carray
 from ..native.jit import jit, worker
 from ..native.mathematics import exp
 from ..native.team import Job, take
-from ..native.vector import HEIGHT, LANES, ROW, WIDTH, fma, pointer, prefetch, tile, transpose
+from ..native.vector import (
+    FOLDED,
+    HEIGHT,
+    LANES,
+    ROW,
+    WIDTH,
+    fma,
+    largest,
+    pointer,
+    prefetch,
+    tile,
+    total,
+    transpose,
+)
 from . import Sequences
 from .reference import paged_attention as reference
 
-TILE = 64  # keys
+TILE = FOLDED  # keys
 QUERY_ROWS = 56  # rows (queries x heads of a group) that share the keys of a tile
 MAX_HEAD_DIM = 256
 _LEAST = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-
-
-@jit(fastmath={"nnan", "nsz"})
-def _largest(x: np.ndarray) -> np.float32:
-    largest = x[0]
-    for i in range(1, TILE):
-        largest = max(largest, x[i])
-    return largest
-
-
-@jit(fastmath={"reassoc", "nsz"})
-def _sum(x: np.ndarray) -> np.float32:
-    """Always over TILE floats, so the compiler's order of adding is the same for all."""
-    total = np.float32(0.0)
-    for i in range(TILE):
-        total += x[i]
-    return total
 
 
 @jit()
@@ -133,16 +129,16 @@ def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, outp
         row[i] = _LEAST
     for i in range(high, TILE):
         row[i] = _LEAST
-    largest = max(seen[0], _largest(row) * scale)
+    peak = max(seen[0], largest(scores) * scale)
     for i in range(TILE):
-        row[i] = exp(fma(row[i], scale, -largest))
-    if largest != seen[0]:  # what was added up so far was measured against a smaller one
-        shrink = exp(seen[0] - largest)
-        total = carray(pointer(output), (dim,), np.float32)
+        row[i] = exp(fma(row[i], scale, -peak))
+    if peak != seen[0]:  # what was added up so far was measured against a smaller one
+        shrink = exp(seen[0] - peak)
+        kept = carray(pointer(output), (dim,), np.float32)
         for i in range(dim):
-            total[i] *= shrink
-        seen[0], seen[1] = largest, seen[1] * shrink
-    seen[1] += _sum(row)
+            kept[i] *= shrink
+        seen[0], seen[1] = peak, seen[1] * shrink
+    seen[1] += total(scores)
 
 
 @jit()
@@ -159,12 +155,12 @@ def _attend(
     for row in range(rows):
         source = carray(pointer(q + (row // group * q_step + row % group * dim) * 4), (dim,), np.float32)
         target = carray(pointer(laid + row * ROW * 4), (dim,), np.float32)
-        total = carray(pointer(output + row * ROW * 4), (padded,), np.float32)
+        sums = carray(pointer(output + row * ROW * 4), (padded,), np.float32)
         seen = carray(pointer(state + row * 8), (2,), np.float32)
         for i in range(dim):
             target[i] = source[i]
         for i in range(padded):
-            total[i] = _ZERO
+            sums[i] = _ZERO
         seen[0], seen[1] = _LEAST, _ZERO
     context = position + queries
     begin = max(0, position - window + 1) // TILE * TILE if window > 0 else 0
@@ -209,12 +205,12 @@ def _attend(
                 )
         begin += TILE
     for row in range(rows):
-        total = carray(pointer(output + row * ROW * 4), (dim,), np.float32)
+        sums = carray(pointer(output + row * ROW * 4), (dim,), np.float32)
         target = carray(pointer(out + (row // group * out_step + row % group * dim) * 4), (dim,), np.float32)
         seen = carray(pointer(state + row * 8), (2,), np.float32)
         share = _ONE / seen[1]
         for i in range(dim):
-            target[i] = total[i] * share
+            target[i] = sums[i] * share
 
 
 @worker
