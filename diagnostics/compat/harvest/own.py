@@ -34,11 +34,12 @@ def own_release() -> Version:
 def own_table() -> Harvest:
     """The flags that `ServeConfig` accepts, and the environment variables this engine reads."""
     hints = get_type_hints(ServeConfig, include_extras=True)
-    flags = {(flag := _flag(name, hints[name])).name: flag for name in ServeConfig.model_fields}
-    return Harvest(flags, _environment(), [])
+    schema = ServeConfig.model_json_schema()["properties"]
+    flags = [_flag(name, hints[name], schema[name]) for name in ServeConfig.model_fields]
+    return Harvest({flag.name: flag for flag in flags}, _environment(), [])
 
 
-def _flag(name: str, hint: Any) -> Flag:
+def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
     field = ServeConfig.model_fields[name]
     parts, optional = _parts(hint)
     type_name, parse_name = _type(parts)
@@ -51,7 +52,7 @@ def _flag(name: str, hint: Any) -> Flag:
         kind="boolean_optional" if is_bool else "value",
         negatives=["--no-" + option[2:]] if is_bool else [],
         default=default,
-        choices=_choices(parts),
+        choices=_choices(schema),
         parse=parse_name,
         optional=optional,
         deprecated=_deprecated(field.deprecated),
@@ -86,8 +87,10 @@ def _type(parts: list[Any]) -> tuple[str, str | None]:
     return "|".join(sorted(set(found))), parse_name
 
 
-def _choices(parts: list[Any]) -> list[Any] | None:
-    return next((list(get_args(part)) for part in parts if get_origin(part) is Literal), None)
+def _choices(schema: dict[str, Any]) -> list[Any] | None:
+    """The values that a knob's JSON Schema lists."""
+    forms = [schema, *schema.get("anyOf", [])]
+    return next((form["enum"] for form in forms if "enum" in form), None)
 
 
 def _plain(value: Any) -> Any:

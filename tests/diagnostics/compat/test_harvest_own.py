@@ -48,6 +48,8 @@ def test_every_knob_is_a_flag_with_its_own_default() -> None:
         ("--api-key", "list[str]", None, None),
         ("--cudagraph-capture-sizes", "list[int]", None, None),
         ("--device", "str", None, ["auto", "cpu", "cuda"]),
+        ("--scheduling-policy", "str", None, ["fcfs", "priority"]),
+        ("--load-format", "str", None, ["auto", "safetensors", "gguf", "dummy"]),
     ],
 )
 def test_types_are_named_as_in_other_engines_tables(
