@@ -1,8 +1,8 @@
 """Looks each rule's evidence up in the source of a release: what moved, what changed, what vanished, what appeared.
 
 ``engine matrix verify VERSION`` prints the report, so that a new release costs a review of the few rules it touches.
-``python -m camshaft.diagnostics.compat.verify FOLDER`` records the places in every release unpacked under FOLDER
-(one sub-folder a release) in the evidence index that is shipped.
+``python -m camshaft.diagnostics.compat.verify FOLDER`` records the places in the releases unpacked under FOLDER (one
+sub-folder a release) in the evidence index that is shipped; other releases keep what is recorded of them.
 """
 
 from __future__ import annotations
@@ -182,20 +182,33 @@ def _status(claimed: bool, location: Location | None, before: Record | None) -> 
     return "same" if location.evidence == before.text else "moved"
 
 
-def record(engine: str, roots: Mapping[str, Path], looked_up: Iterable[Subject] | None = None) -> Index:
-    """The index of every subject over the releases unpacked at `roots` (by version), where it claims them."""
+def record(
+    engine: str,
+    roots: Mapping[str, Path],
+    looked_up: Iterable[Subject] | None = None,
+    known: Index | None = None,
+) -> Index:
+    """The index of every subject over the releases unpacked at `roots` (by version), where it claims them.
+
+    Of releases that are only in `known`, what it records of these subjects is kept.
+    """
     looked_up = list(subjects(engine) if looked_up is None else looked_up)
-    found: dict[str, dict[str, Record]] = {part.code: {} for part in looked_up}
-    releases = sorted(roots, key=release_key)
-    for release in releases:
-        tree = _tree(engine, roots[release])
+    kept = [release for release in (known.releases if known else []) if release not in roots]
+    found = {part.code: _kept(known, part, kept) for part in looked_up}
+    for release, root in roots.items():
+        tree = _tree(engine, root)
         for part in looked_up:
             location = tree.locate(part.fingerprint)
             if location is not None and part.claims(release):
                 found[part.code][release] = Record(
                     location.file, location.line, evidence.digest(location.guard)
                 )
-    return evidence.build(COMMAND, releases, found)
+    return evidence.build(COMMAND, sorted([*kept, *roots], key=release_key), found)
+
+
+def _kept(known: Index | None, part: Subject, releases: Iterable[str]) -> dict[str, Record]:
+    places = evidence.records(known, part.code) if known else {}
+    return {release: places[release] for release in releases if release in places and part.claims(release)}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -206,7 +219,7 @@ def main(arguments: Sequence[str]) -> None:
     roots = {
         path.name: path for path in folder.iterdir() if (path / "vllm").is_dir() and path.name[:1].isdigit()
     }
-    index_path("vllm").write_bytes(evidence.encode(record("vllm", roots)))
+    index_path("vllm").write_bytes(evidence.encode(record("vllm", roots, known=load_index("vllm"))))
 
 
 if __name__ == "__main__":

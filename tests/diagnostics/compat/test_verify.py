@@ -114,6 +114,14 @@ def test_code_that_outlives_its_claim_is_told_of_a_new_release_only(tmp_path: Pa
     assert not verify("vllm", "1.2.0", roots["1.2.0"], [POSITIVE], index).verdicts
 
 
+def test_recording_one_release_keeps_the_others(tmp_path: Path) -> None:
+    first = record("vllm", {"1.0.0": release(tmp_path, "1.0.0", OLD)}, [LIMIT])
+    both = record("vllm", {"1.1.0": release(tmp_path, "1.1.0", MOVED)}, [LIMIT], known=first)
+    assert both.releases == ["1.0.0", "1.1.0"]
+    lines = {name: place.line for name, place in evidence.records(both, "R-1").items()}
+    assert lines == {"1.0.0": 7, "1.1.0": 8}
+
+
 def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match="holds no unpacked vllm"):
         verify("vllm", "1.0.0", tmp_path, [LIMIT])
