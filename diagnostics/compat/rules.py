@@ -154,6 +154,7 @@ class RuleHit:
     remedy: Fix | None = None
 
 
+@cache
 def release_key(text: str) -> tuple[int, ...]:
     """A sort key for a release such as ``0.9.0.1`` or ``0.8.5.post1``."""
     base, _, post = text.partition(".post")
