@@ -1,25 +1,18 @@
-"""The HTTP process's end of the line to the engine process: starts it, feeds it, and notices when it dies.
+"""Requests on their way through the engine: who is in flight, who waits, what came back, and what if it dies.
 
-One message arrives per step; it is taken in one go on the event loop, straight from the socket's descriptor.
+One message arrives per step and is taken in one go on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import multiprocessing
-import shutil
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-import msgspec
 import structlog
-import zmq
 
 from .. import errors
 from ..errors import CamshaftError, EngineDead, QueueFull
@@ -29,20 +22,18 @@ from ..messages import (
     Answer,
     Drain,
     Fatal,
+    FromEngine,
     Outputs,
     Query,
     Ready,
     Stats,
-    ToEngine,
-    decode_from_engine,
-    encode,
 )
-from .engine_process import EngineFactory, engine_process_main
+from .engine_link import EngineLink
+from .engine_process import EngineFactory
 from .generation import Generation, Sequence
 from .metrics import Metrics
 
 _QUERY_TIMEOUT_S = 30.0
-_MAX_FOLDER_CHARS = 80
 _REMEMBERED_IDS = 8192
 
 log = structlog.get_logger()
@@ -61,85 +52,46 @@ class EngineClient:
     """All methods run on the event loop that called `start`."""
 
     def __init__(self, factory: EngineFactory, metrics: Metrics, options: ClientOptions) -> None:
-        self._factory = factory
+        self._link = EngineLink(factory, options.log_level, options.log_format)
         self._metrics = metrics
         self._options = options
         self._by_handle: dict[int, tuple[Generation, Sequence]] = {}
-        self._unconfirmed: dict[int, tuple[int, Generation]] = {}  # first handle -> (adds sent, generation)
+        self._unconfirmed: dict[int, tuple[int, Generation]] = {}  # last handle -> (adds sent, generation)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ids: OrderedDict[str, list[str]] = OrderedDict()
         self._next_handle = 0
         self._repeats = 0
         self._sent = 0
-        self._received = 0
-        self._heard_s = 0.0
         self._counted = 0  # AddRequests that the latest figures know of
+        self._heard_s = 0.0
         self._stats: Stats | None = None
         self._opened: asyncio.Future[Ready] | None = None
-        self._process: BaseProcess | None = None
-        self._closing = False
         self.ready: Ready | None = None
         self.dead: CamshaftError | None = None
         self.on_death: Callable[[], None] = lambda: None
 
-    # life
-
     async def start(self) -> Ready:
         """Starts the process and waits until its engine is open. Raises what the engine failed with."""
-        loop = asyncio.get_running_loop()
-        self._opened = loop.create_future()
-        # A socket's path may have 107 characters, and some temporary folders lie deep.
-        deep = len(tempfile.gettempdir()) > _MAX_FOLDER_CHARS
-        self._folder = tempfile.mkdtemp(prefix="camshaft-", dir="/tmp" if deep else None)
-        address = f"ipc://{self._folder}/engine"
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.set_hwm(0)
-        self._socket.bind(address)
-        loop.add_reader(self._socket.getsockopt(zmq.FD), self._drain_socket)
-        self._process = process = multiprocessing.get_context("spawn").Process(
-            target=engine_process_main,
-            args=(address, self._factory, self._options.log_level, self._options.log_format),
-            name="EngineCore",
-        )
-        process.start()
-        loop.add_reader(process.sentinel, self._on_exit, process)
-        self._drain_socket()
+        self._opened = asyncio.get_running_loop().create_future()
+        self._link.start(self)
         self.ready = await self._opened
         return self.ready
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Ends the engine process: asks first, then kills. Requests still in flight are aborted."""
+        if self.dead is not None:
+            await self._link.end(1.0)  # it is on its way out
+        elif self.ready is None:
+            await self._link.end(0.0)  # nothing is lost while it loads
+        else:
+            self._link.send(Abort(list(self._by_handle)))
+            self._link.send(Drain())
+            await self._link.end(timeout_s)
 
     @property
     def pid(self) -> int | None:
         """Process id of the engine process."""
-        return self._process.pid if self._process is not None else None
-
-    async def close(self, timeout_s: float = 10.0) -> None:
-        """Ends the engine process: asks first, then kills. Requests still in flight are aborted."""
-        self._closing = True
-        process, loop = self._process, asyncio.get_running_loop()
-        if process is None:
-            return
-        try:
-            if self.ready is not None and self.dead is None:
-                self._send(Abort(list(self._by_handle)))
-                self._send(Drain())
-                await asyncio.to_thread(process.join, timeout_s)
-            elif self.dead is not None:
-                await asyncio.to_thread(process.join, 1.0)  # it is on its way out
-        finally:
-            # Whatever went wrong: a child left alive would keep this process from exiting.
-            if process.is_alive():
-                log.warning("ending the engine process", pid=process.pid)
-                process.kill()
-            process.join()
-        with contextlib.suppress(ValueError):
-            loop.remove_reader(process.sentinel)
-        loop.remove_reader(self._socket.getsockopt(zmq.FD))
-        self._socket.close(linger=0)
-        self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    # requests
+        return self._link.pid
 
     @property
     def in_flight(self) -> int:
@@ -183,7 +135,7 @@ class EngineClient:
             self._next_handle += 1
             sequence.handle = request.handle = self._next_handle
             self._by_handle[sequence.handle] = (generation, sequence)
-            self._send(request)
+            self._link.send(request)
             self._sent += 1
         self._unconfirmed[self._next_handle] = (self._sent, generation)
         self._remember(generation)
@@ -192,7 +144,7 @@ class EngineClient:
         """Ends what still runs of a request and frees its blocks; harmless after its end."""
         handles = [s.handle for s in generation.sequences if self._by_handle.pop(s.handle, None) is not None]
         if handles and self.dead is None:
-            self._send(Abort(handles))
+            self._link.send(Abort(handles))
             self._metrics.count_aborted(len(handles))
 
     def cut_off(self, why: str) -> None:
@@ -202,7 +154,7 @@ class EngineClient:
             generation.fail(EngineDead(why))
         self._by_handle.clear()
         if handles and self.dead is None:
-            self._send(Abort(handles))
+            self._link.send(Abort(handles))
             self._metrics.count_aborted(len(handles))
 
     async def query(self, what: str, argument: str = "") -> dict[str, Any]:
@@ -212,7 +164,7 @@ class EngineClient:
         self._next_handle += 1
         number = self._next_handle
         self._answers[number] = asyncio.get_running_loop().create_future()
-        self._send(Query(number, what, argument))
+        self._link.send(Query(number, what, argument))
         try:
             return await asyncio.wait_for(self._answers[number], _QUERY_TIMEOUT_S)
         finally:
@@ -237,27 +189,10 @@ class EngineClient:
         while len(self._ids) > _REMEMBERED_IDS:
             self._ids.popitem(last=False)
 
-    # the wire
+    # what the engine says
 
-    def _send(self, message: ToEngine) -> None:
-        self._socket.send(encode(message), zmq.NOBLOCK)
-        # A send may swallow the descriptor's edge, so look for mail afterwards.
-        asyncio.get_running_loop().call_soon(self._drain_socket)
-
-    def _drain_socket(self) -> None:
-        while not self._socket.closed:
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._take(data)
-            except msgspec.DecodeError as error:
-                self._die(EngineDead(f"the engine process sent what cannot be read: {error}"))
-                return
-
-    def _take(self, data: bytes) -> None:
-        message = decode_from_engine(data)
+    def on_message(self, message: FromEngine) -> None:
+        """One message, in the order sent."""
         self._heard_s = time.monotonic()
         if isinstance(message, Outputs):
             self._take_outputs(message)
@@ -270,9 +205,12 @@ class EngineClient:
         elif self._opened is not None and not self._opened.done():
             self._opened.set_result(message)
 
+    def on_gone(self, why: str) -> None:
+        """The process has ended, or cannot be understood."""
+        self._die(EngineDead(why))
+
     def _take_outputs(self, message: Outputs) -> None:
         now = time.monotonic()
-        self._received = message.received
         woken: dict[int, Generation] = {}
         stopped: list[int] = []
         for output in message:
@@ -288,33 +226,24 @@ class EngineClient:
             if sequence.ready():
                 woken[id(generation)] = generation
         if stopped:
-            self._send(Abort(stopped))
+            self._link.send(Abort(stopped))
         if message.stats is not None:
             self._stats = message.stats
             self._counted = message.received
             self._metrics.take_stats(message.stats)
-        self._confirm()
+        self._confirm(message.received)
         for generation in woken.values():
             generation.wake()
 
-    def _confirm(self) -> None:
+    def _confirm(self, received: int) -> None:
         for handle, (sent, generation) in list(self._unconfirmed.items()):
-            if sent > self._received:
+            if sent > received:
                 return
             del self._unconfirmed[handle]
             generation.wake()
 
-    # death
-
-    def _on_exit(self, process: BaseProcess) -> None:
-        asyncio.get_running_loop().remove_reader(process.sentinel)
-        self._drain_socket()  # its last words
-        process.join(0)
-        if not self._closing:
-            self._die(EngineDead(f"the engine process has gone (exit code {process.exitcode})"))
-
     def _die(self, error: CamshaftError) -> None:
-        if self.dead is not None or self._closing:
+        if self.dead is not None:
             return
         self.dead = error if isinstance(error, EngineDead) else EngineDead(f"the engine stopped: {error}")
         if self._opened is not None and not self._opened.done():

@@ -1,0 +1,113 @@
+"""The engine process and the socket to it: started, spoken to, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import shutil
+import tempfile
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+import msgspec
+import structlog
+import zmq
+
+from ..errors import EngineError
+from ..messages import FromEngine, ToEngine, decode_from_engine, encode
+from .engine_process import EngineFactory, engine_process_main
+
+# A Unix socket's path may have 107 characters; ours adds some to the temporary folder's.
+_MAX_FOLDER_CHARS = 80
+
+log = structlog.get_logger()
+
+
+class Listener(Protocol):
+    """Who hears what the engine says, on the event loop."""
+
+    def on_message(self, message: FromEngine) -> None: ...
+    def on_gone(self, why: str) -> None: ...
+
+
+class EngineLink:
+    """One engine process. All methods run on the event loop that called `start`."""
+
+    def __init__(self, factory: EngineFactory, log_level: str, log_format: str) -> None:
+        self._factory = factory
+        self._log = (log_level, log_format)
+        self._process: BaseProcess | None = None
+        self._ending = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine process, once it was started."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self, listener: Listener) -> None:
+        """Starts the process; what it says goes to `listener`. Raises EngineError."""
+        if len(tempfile.gettempdir()) > _MAX_FOLDER_CHARS:
+            raise EngineError("the temporary folder lies too deep for a socket; set TMPDIR to a shorter path")
+        loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._folder = tempfile.mkdtemp(prefix="camshaft-")  # only this user may enter it
+        address = f"ipc://{self._folder}/engine"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.bind(address)
+        loop.add_reader(self._socket.getsockopt(zmq.FD), self._read)
+        self._process = process = multiprocessing.get_context("spawn").Process(
+            target=engine_process_main, args=(address, self._factory, *self._log), name="EngineCore"
+        )
+        process.start()
+        loop.add_reader(process.sentinel, self._on_exit, process)
+        self._read()
+
+    def send(self, message: ToEngine) -> None:
+        """Queues a message; never waits."""
+        self._socket.send(encode(message), zmq.NOBLOCK)
+        # A send may swallow the descriptor's edge, so look for mail afterwards.
+        asyncio.get_running_loop().call_soon(self._read)
+
+    async def end(self, timeout_s: float) -> None:
+        """Waits so long for the process to end by itself, then kills it; frees everything."""
+        self._ending = True
+        process, loop = self._process, asyncio.get_running_loop()
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.join, timeout_s)
+        finally:
+            # Whatever went wrong: a child left alive would keep this process from exiting.
+            if process.is_alive():
+                log.warning("ending the engine process", pid=process.pid)
+                process.kill()
+            process.join()
+        with contextlib.suppress(ValueError):
+            loop.remove_reader(process.sentinel)
+        loop.remove_reader(self._socket.getsockopt(zmq.FD))
+        self._socket.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self) -> None:
+        while not self._socket.closed:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode_from_engine(data)
+            except msgspec.DecodeError as error:
+                self._listener.on_gone(f"the engine process sent what cannot be read: {error}")
+                return
+            self._listener.on_message(message)
+
+    def _on_exit(self, process: BaseProcess) -> None:
+        asyncio.get_running_loop().remove_reader(process.sentinel)
+        self._read()  # its last words
+        process.join(0)
+        if not self._ending:
+            self._listener.on_gone(f"the engine process has gone (exit code {process.exitcode})")
