@@ -53,18 +53,21 @@ class DenseDecoder:
             batch.max_query_len,
             batch.max_context_len,
         )
+        attended, activated = buffers.attended, buffers.activated
+        last = self._layers[-1]
         for layer, keys, values in zip(self._layers, cache.k, cache.v, strict=True):
             layer.qkv(hidden, buffers.qkv)
             rope_kv_write(
                 buffers.qkv, batch.positions, batch.slots, self._cos_sin, keys, values, layer.head_norm
             )
-            paged_attention(
-                buffers.queries, keys, values, sequences, self._scale, layer.window, buffers.attended
-            )
-            layer.output(buffers.attended, hidden, accumulate=True)
-            layer.gate_up(hidden, buffers.activated)
-            layer.down(buffers.activated, hidden, accumulate=True)
-        return self._head(hidden.index_select(0, batch.logit_indices)).float()
+            paged_attention(buffers.queries, keys, values, sequences, self._scale, layer.window, attended)
+            if layer is last:  # only tokens whose logits are wanted go on
+                hidden, attended = (t.index_select(0, batch.logit_indices) for t in (hidden, attended))
+                activated = activated[: len(hidden)]
+            layer.output(attended, hidden, accumulate=True)
+            layer.gate_up(hidden, activated)
+            layer.down(activated, hidden, accumulate=True)
+        return self._head(hidden).float()
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

@@ -321,7 +321,7 @@ def test_opens_from_a_configuration(tiny_llama: Path) -> None:
 
 def test_a_cache_too_small_for_one_request_is_refused(tiny_llama: Path) -> None:
     config = ServeConfig(model="m", max_model_len=2048, max_num_seqs=4, kv_cache_memory_bytes=100_000)
-    with pytest.raises(CapacityError, match="2048"):
+    with pytest.raises(CapacityError, match="2,048"):
         limits_of(config, read_shape(tiny_llama), CPU, torch.float32)
 
 
