@@ -13,11 +13,21 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core import config as numba_config
 from numba.extending import intrinsic
 
 from .jit import jit
 
-LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
+
+def _has_avx512() -> bool:
+    """Of the processor that Numba compiles for: the host, unless NUMBA_CPU_FEATURES names another."""
+    told = numba_config.CPU_FEATURES  # pyright: ignore[reportAttributeAccessIssue]
+    if told is not None:
+        return "+avx512f" in told.split(",")
+    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+
+
+LANES = 16 if _has_avx512() else 8
 VECTORS = 2  # registers across a tile
 WIDTH = LANES * VECTORS  # columns of a tile, and of a block of packed weights
 HEIGHT = 14 if LANES == 16 else 6  # rows of the tallest tile: accumulators fill the register file
