@@ -30,7 +30,7 @@ ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 2
 SLOW = {"step_s": 0.02}
 
 
-def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def eventually(check: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline_s, "it never came to be"
@@ -235,7 +235,9 @@ class Process:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        eventually(lambda: self._find("listening on") is not None)
+
+    def wait_until_ready(self) -> None:
+        eventually(lambda: self._find("listening on") is not None, timeout_s=120)
         line = self._find("listening on") or ""
         self.url = line.split("listening on ")[1].split()[0]
         self.engine_pid = int(line.split("engine_pid=")[1].split()[0])
@@ -263,9 +265,12 @@ def alive(pid: int) -> bool:
 @pytest.fixture
 def process(model_folder: Path, tmp_path: Path):
     process = Process(model_folder, tmp_path)
-    yield process
-    process.process.kill()
-    process.process.wait()
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait()
 
 
 def test_sigterm_drains_and_exits_with_0(process: Process) -> None:
