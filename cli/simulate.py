@@ -42,9 +42,15 @@ if TYPE_CHECKING:
 @click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms.")
 @click.option(
     "--check-against",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Predict a table of measured serving points and print the errors.",
+    metavar="FILE|here",
+    help="Predict a table of measured serving points, or what this engine does here, and print the errors.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each policy with --check-against here.",
 )
 @click.option(
     "--lesson",
@@ -63,7 +69,7 @@ def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
     with _user_errors():
         if options["lesson"]:
             _lesson(options["lesson"], options["form"])
-        elif options["check_against"]:
+        elif options["check_against"] not in (None, "here"):
             _check(options["check_against"], options["form"])
         elif config is None:
             raise click.UsageError("CONFIG is needed: a configuration file or a preset")
@@ -74,6 +80,9 @@ def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
 def _simulate(config: str, options: dict[str, Any]) -> None:
     prepared = _prepare(config, options)
     workload = _workload(options)
+    if options["check_against"] == "here":
+        _check_here(prepared, workload, config, options)
+        return
     if options["source"] is None:
         click.echo("load: the preset chat (none was given)", err=True)
     title = (
@@ -218,6 +227,34 @@ def _check(file: str, form: str) -> None:
     from ..diagnostics.simulate.render import print_compared
 
     print_compared(Console(), rows, found)
+
+
+def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[str, Any]) -> None:
+    from contextlib import closing
+
+    from ..core.build import build_engine, settle
+    from ..core.config import load_config, with_policy
+    from ..diagnostics.bench.offline import drive, warm_up
+    from ..diagnostics.simulate.live import check_here
+
+    def run(policy: str) -> Any:
+        loaded = with_policy(load_config(config, options["overrides"]), policy)
+        engine = build_engine(settle(loaded).config)
+        with closing(engine):
+            engine.open()
+            warm_up(engine, workload, 2)
+            return drive(engine, workload).result(prepared.targets)
+
+    names = (options["policies"] or "static,continuous,continuous-chunked").split(",")
+    rows = check_here(prepared, workload, [n.strip() for n in names], run, options["repeats"])
+    if options["form"] == "json":
+        click.echo(json.dumps([row.to_dict() for row in rows], indent=2))
+        return
+    from rich.console import Console
+
+    from ..diagnostics.simulate.render import print_live
+
+    print_live(Console(), rows)
 
 
 def _lesson(name: str, form: str) -> None:

@@ -27,7 +27,7 @@ class GemmTimer:
             _SIMILAR.get(self.compute, ""), curves["bfloat16"]
         )
         self._weight_bytes = quantization.bits / 8 if quantization.bits else dtype_bytes(dtype)
-        self._input_bytes = 1.0 if self.compute in ("fp8", "int8") else 2.0
+        self._input_bytes = 1.0 if self.compute in ("fp8", "int8") else dtype_bytes(dtype)
         self._bandwidth = hardware.memory_bandwidth_gb_s * 1e3  # bytes per microsecond
         self._peak = peaks[self.compute] * 1e6  # FLOPs per microsecond
         self._grid = np.log(np.asarray(self.curve.efficiency_percent) / 100)
@@ -74,6 +74,9 @@ def _interpolate(grid: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[f
     """Multilinear interpolation of `grid` at log2 of `point`, clamped to the edges."""
     value = grid
     for axis, coordinate in zip(axes, point, strict=True):
+        if len(axis) == 1:
+            value = value[0]
+            continue
         at = min(max(float(np.log2(coordinate)), axis[0]), axis[-1])
         high = min(max(int(np.searchsorted(axis, at)), 1), len(axis) - 1)
         part = (at - axis[high - 1]) / (axis[high] - axis[high - 1])

@@ -37,7 +37,9 @@ class CostSettings:
     enable_expert_parallel: bool = False  # whole experts on each device, instead of a part of every expert
     enforce_eager: bool = False
     max_graph_size: int = 512  # largest batch replayed from a captured graph
-    async_scheduling: bool = False  # the next step is planned while this one runs; taking tokens in is not hidden
+    async_scheduling: bool = (
+        False  # the next step is planned while this one runs; taking tokens in is not hidden
+    )
     sorted_sampling: bool = True  # top-k or top-p by sorting the logits, as vLLM's own sampler does
 
 
@@ -232,7 +234,7 @@ class StepCost:
             head = self._head.time_us(head_gemm(shape, tp), samples) / 1e3
             rate = self.hardware.memory_bandwidth_gb_s * 1e6 * self.hardware.elementwise.bandwidth_share
             logits = samples * shape.vocab_size
-            draw = logits * 4 * SAMPLER_PASSES / rate + (0.05 if samples else 0.0)
+            draw = logits * 4 * SAMPLER_PASSES / rate
             if self.settings.sorted_sampling:
                 draw += logits / 1e9 * self.hardware.elementwise.sort_us_per_mega_logit
             found = (head, draw)
@@ -271,7 +273,7 @@ class StepCost:
 
     def _curve(self, curves: dict) -> Any:
         narrow = dtype_bytes(self._kv_dtype) == 1
-        return curves.get("fp8" if narrow else "bfloat16") or curves["bfloat16"]
+        return (curves.get("fp8") if narrow else None) or curves["bfloat16"]
 
     def _add_host(self, time: StepTime, sequences: int, tokens: int) -> None:
         """Adds what the device waits for: launches without a graph, and the host's share of the step."""

@@ -50,7 +50,9 @@ def gap() -> Lesson:
             "seed": 1,
         }
     )
-    base = _prepared(max_num_seqs=SLOTS, max_model_len=SLOTS * 2048)  # a step takes that many tokens unchunked
+    base = _prepared(
+        max_num_seqs=SLOTS, max_model_len=SLOTS * 2048
+    )  # a step takes that many tokens unchunked
     logs = {name: base.under(name).replay(load).log for name in ("static", "continuous")}
     parts = {name: _where_time_went(log) for name, log in logs.items()}
     lost = {part: parts["static"][part] - parts["continuous"][part] for part in _PARTS}

@@ -225,8 +225,11 @@ def step_cost(
         kv_cache_dtype=given["kv_cache_dtype"],
         enable_expert_parallel=bool(given["enable_expert_parallel"]),
         enforce_eager=bool(given["enforce_eager"]),
+        max_graph_size=0 if hardware.device_type == "cpu" else 512,
         async_scheduling=bool(given["async_scheduling"]),
-        sorted_sampling=given["generation_config"] != "vllm" and default_sampling(shape.name) == "sorted",
+        sorted_sampling=hardware.device_type != "cpu"
+        and given["generation_config"] != "vllm"
+        and default_sampling(shape.name) == "sorted",
     )
     target = StepCost(shape, hardware, settings)
     speculation = given["speculative_config"]

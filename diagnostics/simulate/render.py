@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,7 @@ from ...core.memory import GIB
 from ..bench.render import print_result
 from ..results import Distribution, Result
 from .lessons import Lesson
+from .live import FIGURES, LiveRow
 from .prepare import Prepared
 from .published import Compared, Errors
 from .recorder import StepLog
@@ -145,6 +147,25 @@ def print_lesson(console: Console, lesson: Lesson) -> None:
     console.print(table)
     for sentence in lesson.conclusions:
         console.print(f"- {sentence}", highlight=False)
+
+
+def print_live(console: Console, rows: Sequence[LiveRow]) -> None:
+    """Predicted beside measured, a line for each policy and figure."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("policy", "figure", "measured", "spread", "predicted", "error", ""):
+        table.add_column(name, justify="left" if name in ("policy", "figure", "") else "right")
+    for row in rows:
+        for figure in FIGURES:
+            table.add_row(
+                row.policy,
+                figure,
+                f"{median(row.measured[figure]):,.1f}",
+                f"{row.spread(figure):.1%}",
+                f"{row.predicted[figure]:,.1f}",
+                f"{row.error(figure):+.1%}",
+                "holds" if row.holds(figure) else "off",
+            )
+    console.print(table)
 
 
 def print_compared(console: Console, rows: Sequence[Compared], found: Errors) -> None:
