@@ -52,7 +52,7 @@ def paged_attention(
                 num_kv_heads, sms, HEAD_DIM=head_dim, DIM=dim, TILE_N=TILE, SPLITS=splits, num_warps=4,
             )  # fmt: skip
     if n > sequences.num_decodes:
-        rows = 128 if sequences.max_query_len * group > 64 else 64
+        rows = prefill_rows(q.device, sequences.max_query_len * group, dim)
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
             q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
@@ -64,11 +64,17 @@ def paged_attention(
         )  # fmt: skip
 
 
+def prefill_rows(device: torch.device, longest: int, dim: int) -> int:
+    """Query rows of a program: 128 where the registers hold them, which before Hopper they do not."""
+    hopper = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
+    return 128 if longest > 64 and dim <= 128 and hopper else 64
+
+
 @functools.cache
 def _num_sms(device: torch.device) -> int:
-    """SMs of the device; the interpreter, which has none, is treated as an H100."""
+    """SMs of the device; a small one stands for the interpreter, whose programs run one by one."""
     if device.type != "cuda":
-        return 132
+        return 12
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -1,0 +1,61 @@
+"""Triton on CUDA: one program a row, norm or gate, scale and conversion in registers."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..linear import InputNorm
+from . import FP8_MAX, MIN_SCALE
+
+
+@triton.jit
+def quantize_rows_kernel(
+    x, weight, static_scale, values, scales, x_stride, width, eps,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, NUM_GROUPS: tl.constexpr, HAS_NORM: tl.constexpr,
+    GATED: tl.constexpr, STATIC: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
+):  # fmt: skip
+    """Grid (T,). WIDTH is `width` rounded up to a power of two, GROUPS what that makes of NUM_GROUPS."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    mask = columns < width
+    numbers = tl.load(x + row * x_stride + columns, mask=mask, other=0.0).to(tl.float32)
+    if GATED:
+        up = tl.load(x + row * x_stride + width + columns, mask=mask, other=0.0).to(tl.float32)
+        numbers = numbers * tl.sigmoid(numbers) * up
+    if HAS_NORM:
+        factor = tl.rsqrt(tl.sum(numbers * numbers, 0) / width + eps)
+        numbers = numbers * factor * tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    grouped = tl.reshape(numbers, [GROUPS, WIDTH // GROUPS])
+    if STATIC:
+        scale = tl.full([GROUPS], 1.0, tl.float32) * tl.load(static_scale)
+    else:
+        scale = tl.maximum(tl.max(tl.abs(grouped), 1) / LARGEST, SMALLEST)
+    scaled = tl.minimum(tl.maximum(grouped / scale[:, None], -LARGEST), LARGEST)
+    narrow = tl.reshape(scaled, [WIDTH]).to(values.dtype.element_ty)
+    tl.store(values + row * width + columns, narrow, mask=mask)
+    which = tl.arange(0, GROUPS)
+    tl.store(scales + row * NUM_GROUPS + which, scale, mask=which < NUM_GROUPS)
+
+
+def quantize_rows(
+    x: torch.Tensor,
+    group: int,
+    norm: InputNorm | None,
+    gated: bool,
+    static_scale: torch.Tensor | None,
+    values: torch.Tensor,
+    scales: torch.Tensor,
+) -> None:
+    rows, width = values.shape
+    if not rows:
+        return
+    padded = triton.next_power_of_2(width)
+    quantize_rows_kernel[(rows,)](
+        x, x if norm is None else norm.weight, scales if static_scale is None else static_scale,
+        values, scales, x.stride(0), width, norm.eps if norm else 0.0,
+        WIDTH=padded, GROUPS=padded // group if group else 1, NUM_GROUPS=scales.shape[1],
+        HAS_NORM=norm is not None, GATED=gated, STATIC=static_scale is not None,
+        LARGEST=FP8_MAX, SMALLEST=MIN_SCALE, num_warps=8 if width > 4096 else 4,
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""Paged attention against attention over keys laid side by side.
+
+Pages stand in random order; every place that no sequence wrote, and every page that none owns, holds NaN;
+block tables point out of range past their sequence's end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from camshaft.kernels.paged_attention import Sequences
+from camshaft.kernels.paged_attention.triton import paged_attention
+
+from .check import TOLERANCE, Check, Place, compare, seed_all
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """`lengths` are (queries, context) of each sequence, those of one query first."""
+
+    dim: int
+    group: int
+    page: int
+    lengths: Sequence[tuple[int, int]]
+    kv_heads: int = 1
+    window: int | None = None
+    soft_cap: float | None = None
+    fp8: bool = False
+    decodes: int | None = None  # None: as many as have one query
+    first_block: int = 0  # blocks before it exist and are never touched
+    heavy: bool = False
+
+    @property
+    def name(self) -> str:
+        extras = [f"window{self.window}" if self.window else "", "cap" if self.soft_cap else ""]
+        extras += ["fp8" if self.fp8 else "", "far" if self.first_block else ""]
+        parts = [f"d{self.dim}", f"g{self.group}", f"p{self.page}", f"n{len(self.lengths)}"]
+        longest = max(self.lengths, key=lambda pair: pair[1])
+        return "-".join([*parts, f"{longest[0]}of{longest[1]}", *filter(None, extras)])
+
+
+@dataclass(slots=True)
+class Case:
+    """Inputs of one call, with every sequence's keys and values also laid side by side."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    sequences: Sequences
+    keys: list[torch.Tensor]  # float32 [kv_heads, context, dim]
+    values: list[torch.Tensor]
+
+
+K_SCALE, V_SCALE = 0.5, 0.25  # powers of two: exact in any dtype
+
+
+def make_case(shape: Shape, place: Place) -> Case:
+    """Random numbers in random pages."""
+    needed = [-(-context // shape.page) for _, context in shape.lengths]
+    spare = 2
+    size = (sum(needed) + spare, shape.kv_heads, shape.page, shape.dim)
+    pages_k, pages_v = torch.full(size, float("nan")), torch.full(size, float("nan"))
+    order = torch.randperm(size[0]).tolist()
+    tables = torch.full((len(shape.lengths), max(needed) + 3), 2**30, dtype=torch.int32)
+    stored = FP8 if shape.fp8 else place.dtype
+    keys, values = [], []
+    for i, (_, context) in enumerate(shape.lengths):
+        k, v = (torch.randn(shape.kv_heads, context, shape.dim).to(stored).float() for _ in range(2))
+        for j in range(needed[i]):
+            block = order.pop()
+            tables[i, j] = block + shape.first_block
+            here = slice(j * shape.page, min(context, (j + 1) * shape.page))
+            count = here.stop - here.start
+            pages_k[block, :, :count], pages_v[block, :, :count] = k[:, here], v[:, here]
+        keys.append(k * K_SCALE if shape.fp8 else k)
+        values.append(v * V_SCALE if shape.fp8 else v)
+    starts = torch.tensor([0] + [queries for queries, _ in shape.lengths]).cumsum(0)
+    num_heads = shape.group * shape.kv_heads
+    q = place.tensor(int(starts[-1]), (num_heads + 2 * shape.kv_heads) * shape.dim)[
+        :, : num_heads * shape.dim
+    ]
+    sequences = Sequences(
+        starts.to(place.device, torch.int32),
+        torch.tensor([context for _, context in shape.lengths], dtype=torch.int32, device=place.device),
+        tables.to(place.device),
+        sum(queries == 1 for queries, _ in shape.lengths) if shape.decodes is None else shape.decodes,
+        max(queries for queries, _ in shape.lengths),
+        max(context for _, context in shape.lengths),
+    )
+    k_cache, v_cache = (_behind(shape, pages, stored, place) for pages in (pages_k, pages_v))
+    return Case(q, k_cache, v_cache, sequences, keys, values)
+
+
+def _behind(shape: Shape, pages: torch.Tensor, dtype: torch.dtype, place: Place) -> torch.Tensor:
+    """The pages with `first_block` others before them, whose memory is never touched."""
+    cache = torch.empty((shape.first_block + len(pages), *pages.shape[1:]), dtype=dtype, device=place.device)
+    cache[shape.first_block :] = pages.to(place.device).to(dtype)
+    return cache
+
+
+def dense(shape: Shape, case: Case, scale: float) -> torch.Tensor:
+    """float32 [T, heads * dim]: softmax over each query's own past, one sequence at a time."""
+    out, starts = [], case.sequences.query_starts.tolist()
+    for i, (queries, context) in enumerate(shape.lengths):
+        q = case.q[starts[i] : starts[i + 1]].float().cpu().view(queries, -1, shape.dim)
+        k, v = (t.repeat_interleave(shape.group, dim=0) for t in (case.keys[i], case.values[i]))
+        scores = torch.einsum("thd,hkd->htk", q, k) * scale
+        if shape.soft_cap:
+            scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
+        mine = torch.arange(context - queries, context)[:, None]
+        theirs = torch.arange(context)[None]
+        hidden = (theirs > mine) | (theirs <= mine - (shape.window or context + 1))
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        out.append(torch.einsum("htk,hkd->thd", weights, v).reshape(queries, -1))
+    return torch.cat(out)
+
+
+def attend(shape: Shape, case: Case, scale: float, spare_rows: int = 0) -> torch.Tensor:
+    """The kernel's result; `spare_rows` rows of padding behind the queries must stay as they are."""
+    padding = torch.full_like(case.q[:1].expand(spare_rows, -1), float("nan"))
+    q = torch.cat([case.q, padding]) if spare_rows else case.q
+    out = torch.full((len(q), q.shape[1]), 7.0, dtype=q.dtype, device=q.device)
+    scales = {"k_scale": K_SCALE, "v_scale": V_SCALE} if shape.fp8 else {}
+    paged_attention(
+        q, case.k_cache, case.v_cache, case.sequences, scale, shape.window, out,
+        soft_cap=shape.soft_cap, **scales,
+    )  # fmt: skip
+    assert torch.all(out[len(case.q) :] == 7.0), "a row that no sequence owns was written"
+    return out[: len(case.q)]
+
+
+def check(shape: Shape) -> Check:
+    def run(place: Place) -> None:
+        seed_all(len(shape.lengths) + shape.dim)
+        case = make_case(shape, place)
+        scale = shape.dim**-0.5
+        got = attend(shape, case, scale, spare_rows=3)
+        compare(got, dense(shape, case, scale), TOLERANCE[place.dtype])
+        assert torch.equal(got, attend(shape, case, scale, spare_rows=3)), "two runs differ"
+
+    return Check(f"attention-{shape.name}", run, shape.heavy)
+
+
+def ones(*contexts: int) -> list[tuple[int, int]]:
+    return [(1, context) for context in contexts]
+
+
+# Pairwise over head size, group, page size and window.
+DECODE = [
+    Shape(dim=64, group=1, page=16, lengths=ones(1, 15, 16, 17), kv_heads=2),
+    Shape(dim=64, group=4, page=32, lengths=ones(64, 65, 4000), window=100),
+    Shape(dim=64, group=8, page=64, lengths=ones(255, 256, 257), soft_cap=5.0),
+    Shape(dim=128, group=1, page=32, lengths=ones(1, 2000), soft_cap=30.0),
+    Shape(dim=128, group=4, page=64, lengths=ones(4000, 1)),
+    Shape(dim=128, group=8, page=16, lengths=ones(4000), window=1000),
+    Shape(dim=256, group=1, page=64, lengths=ones(300, 31), window=1),
+    Shape(dim=256, group=4, page=16, lengths=ones(129, 1000)),
+    Shape(dim=256, group=8, page=32, lengths=ones(1, 700)),
+    Shape(dim=96, group=3, page=16, lengths=ones(40, 333), kv_heads=2),
+    Shape(dim=128, group=4, page=16, lengths=ones(70, 500), fp8=True, kv_heads=2),
+    Shape(dim=64, group=1, page=32, lengths=ones(900, 3), fp8=True, window=200),
+]
+PREFILL = [
+    Shape(dim=64, group=1, page=16, lengths=[(1000, 1000)], heavy=True),
+    Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 133), (3, 3)], kv_heads=2),
+    Shape(dim=64, group=8, page=64, lengths=[(33, 300), (16, 16)], window=37),
+    Shape(dim=128, group=1, page=32, lengths=[(64, 64), (65, 130)], window=64),
+    Shape(dim=128, group=4, page=64, lengths=[(128, 4000)], heavy=True),
+    Shape(dim=128, group=8, page=16, lengths=[(100, 164)]),
+    Shape(dim=256, group=1, page=64, lengths=[(130, 200)], soft_cap=5.0),
+    Shape(dim=256, group=4, page=16, lengths=[(20, 333)]),
+    Shape(dim=256, group=8, page=32, lengths=[(9, 9)], window=4),
+    Shape(dim=80, group=3, page=16, lengths=[(50, 77)], kv_heads=2),
+    Shape(dim=128, group=4, page=16, lengths=[(30, 90)], fp8=True),
+]
+MIXED = [
+    Shape(dim=64, group=3, page=16, lengths=[*ones(1, 77, 400), (20, 20), (7, 140)], kv_heads=2),
+    Shape(dim=128, group=4, page=32, lengths=[*ones(130), (1, 50), (1, 1), (40, 41)], decodes=1),
+]
+# The first element of these pages lies more than 2^31 elements behind the start of the cache.
+FAR = [
+    Shape(dim=64, group=4, page=16, lengths=[*ones(100), (5, 20)], first_block=2**31 // (64 * 16) + 1),
+]
+
+
+def splits_agree() -> Check:
+    """However many splits a sequence gets, also some that see no key, the result stands."""
+
+    def run(place: Place) -> None:
+        from camshaft.kernels.paged_attention import triton as op
+
+        seed_all(3)
+        shape = Shape(dim=64, group=2, page=16, lengths=ones(700, 64, 300), window=130)
+        case = make_case(shape, place)
+        expected = dense(shape, case, 0.125)
+        for sms in (1, 12, 48, 400):
+            compare(_with_sms(op, sms, shape, case), expected, TOLERANCE[place.dtype])
+
+    return Check("attention-splits", run)
+
+
+def _with_sms(op: object, sms: int, shape: Shape, case: Case) -> torch.Tensor:
+    kept = op._num_sms  # type: ignore[attr-defined]
+    op._num_sms = lambda device: sms  # type: ignore[attr-defined]
+    try:
+        return attend(shape, case, 0.125)
+    finally:
+        op._num_sms = kept  # type: ignore[attr-defined]
+
+
+def padded_decodes() -> Check:
+    """Decode rows of length 0, as a captured graph carries them, read nothing and write nothing."""
+
+    def run(place: Place) -> None:
+        seed_all(4)
+        shape = Shape(dim=64, group=4, page=16, lengths=ones(90, 33))
+        case = make_case(shape, place)
+        expected = attend(shape, case, 0.125)
+        s = case.sequences
+        wild = torch.full_like(s.block_tables[:1].expand(2, -1), 2**30)
+        case.q = torch.cat([case.q, torch.full_like(case.q, float("nan"))])
+        case.sequences = dataclasses.replace(
+            s,
+            query_starts=torch.arange(5, dtype=torch.int32, device=place.device),
+            context_lens=torch.cat([s.context_lens, torch.zeros_like(s.context_lens)]),
+            block_tables=torch.cat([s.block_tables, wild]),
+            num_decodes=4,
+        )
+        got = attend(shape, case, 0.125)
+        # Another batch size may take another number of splits, so only near equality is due.
+        compare(got[:2], expected, TOLERANCE[place.dtype])
+        assert torch.all(got[2:] == 7.0)
+
+    return Check("attention-padded-decodes", run)
+
+
+CHECKS = [*(check(shape) for shape in (*DECODE, *PREFILL, *MIXED, *FAR)), splits_agree(), padded_decodes()]

@@ -1,0 +1,46 @@
+"""What a check of a kernel is: a name, and a function that compares it with plain torch on some device.
+
+The same checks run on a GPU (`run.py`) and, through Triton's interpreter, on a CPU (`tests/kernels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a check runs and in which dtype."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def tensor(self, *size: int) -> torch.Tensor:
+        """Normal numbers, the same on every device."""
+        return torch.randn(size).to(self.device, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`run` raises AssertionError when the kernel is wrong."""
+
+    name: str
+    run: Callable[[Place], None]
+    heavy: bool = False  # takes the interpreter seconds: one dtype is enough there
+
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+
+
+def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """Both in float32, absolutely and relatively within `tolerance`; NaN is never right."""
+    torch.testing.assert_close(
+        got.float().cpu(), expected.float().cpu(), rtol=tolerance, atol=tolerance, check_device=False
+    )
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)

@@ -1,0 +1,103 @@
+"""FP8: quantised rows, and linear layers whose weights have one, a row's or a block's scale."""
+
+from __future__ import annotations
+
+import torch
+
+from camshaft.kernels.linear import InputNorm
+from camshaft.kernels.linear.fp8 import FP8, Fp8Linear, Fp8Weight, quantize_weight
+from camshaft.kernels.linear.fp8_block import reference as block_reference
+from camshaft.kernels.linear.fp8_block.triton import block_product
+from camshaft.kernels.quantize_rows import reference
+from camshaft.kernels.quantize_rows.triton import quantize_rows
+
+from .check import Check, Place, compare, seed_all
+
+
+def _outputs(rows: int, width: int, group: int, place: Place) -> tuple[torch.Tensor, torch.Tensor]:
+    values = torch.zeros((rows, width), dtype=FP8, device=place.device)
+    return values, torch.full((rows, width // group if group else 1), -1.0, device=place.device)
+
+
+def quantized(
+    rows: int, width: int, group: int, *, norm: bool = False, gated: bool = False, static: bool = False
+) -> Check:
+    """Scales agree, and values to within the last place: the order of a sum may tip a rounding."""
+
+    def run(place: Place) -> None:
+        seed_all(rows + width)
+        x = place.tensor(rows, 2 * width + 16)[:, : 2 * width if gated else width]
+        x[-1] = 0
+        weight = InputNorm(place.tensor(width), 1e-5) if norm else None
+        scale = torch.tensor([0.01], device=place.device) if static else None
+        expected, got = (_outputs(rows, width, group, place) for _ in range(2))
+        reference.quantize_rows(x, group, weight, gated, scale, *expected)
+        quantize_rows(x, group, weight, gated, scale, *got)
+        compare(got[1], expected[1], 1e-5)
+        kept = torch.ones_like(expected[0], dtype=torch.bool)
+        if place.device.type == "cpu":
+            kept = expected[0].view(torch.uint8) % 8 != 0  # the interpreter loses carries
+        # e4m3 keeps three bits behind the leading one: neighbours differ by an eighth at most.
+        compare(got[0].float()[kept], expected[0].float()[kept], 0.126)
+        same = (got[0].view(torch.uint8) == expected[0].view(torch.uint8))[kept].float().mean()
+        assert same > 0.98, f"only {same:.2%} of the values are the same"
+
+    extras = "".join(f"-{name}" for name, on in (("norm", norm), ("gated", gated), ("static", static)) if on)
+    return Check(f"quantize-rows-{rows}x{width}-g{group}{extras}", run)
+
+
+def blocked(rows: int, out_features: int, in_features: int) -> Check:
+    def run(place: Place) -> None:
+        seed_all(rows)
+        x, x_scales = torch.randn(rows, in_features).to(FP8), torch.rand(rows, in_features // 128)
+        weight = torch.randn(out_features, in_features).to(FP8)
+        w_scales = torch.rand(-(-out_features // 128), in_features // 128)
+        inputs = [t.to(place.device) for t in (x, x_scales, weight, w_scales)]
+        expected, got = (torch.full((rows, out_features), 9.0, device=place.device) for _ in range(2))
+        block_reference.block_product(*inputs, expected)
+        block_product(*inputs, got)
+        # Hopper's FP8 products keep fewer bits of a sum than float32 (arXiv 2412.19437, section 3.5.2).
+        compare(got, expected, 1e-4 if place.device.type == "cpu" else 0.5)
+
+    return Check(f"fp8-blocks-{rows}x{in_features}x{out_features}", run)
+
+
+def layer(kind: str) -> Check:
+    """A whole layer against its weight in float32: what is lost is FP8's precision and no more."""
+
+    def run(place: Place) -> None:
+        seed_all(1)
+        rows, n, k = 5, 256, 384
+        dense = torch.randn(n, k, device=place.device) / k**0.5
+        if kind == "row":
+            weight = quantize_weight(dense)
+        elif kind == "whole":
+            scale = dense.abs().max().reshape(1) / 448
+            weight = Fp8Weight((dense / scale).to(FP8), scale)
+        else:
+            weight = Fp8Weight((dense * 64).to(FP8), torch.full((2, 3), 1 / 64, device=place.device))
+        norm, bias = InputNorm(place.tensor(k).abs(), 1e-5), place.tensor(n)
+        x, out = place.tensor(rows, k), place.tensor(rows, n)
+        expected = out.float() + torch.nn.functional.linear(
+            torch.nn.functional.rms_norm(x.float(), (k,), norm.weight.float(), norm.eps), dense, bias.float()
+        )
+        linear = Fp8Linear(weight, bias, norm)
+        linear(x, out, accumulate=True)
+        error = (out.float() - expected).norm() / expected.norm()
+        assert error < 0.04, f"relative error {error:.3f}"
+        rows_of = linear.rows(torch.tensor([0, n - 1], device=place.device))
+        compare(rows_of, weight.dense()[[0, n - 1]], 1e-6)
+
+    return Check(f"fp8-linear-{kind}", run)
+
+
+CHECKS = [
+    quantized(3, 256, 0),
+    quantized(2, 384, 128, norm=True),
+    quantized(3, 1000, 0, gated=True),
+    quantized(2, 320, 0, norm=True, static=True),
+    blocked(5, 192, 256),
+    blocked(70, 128, 128),
+    blocked(130, 200, 384),
+    *(layer(kind) for kind in ("whole", "row", "blocks")),
+]
