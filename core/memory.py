@@ -18,6 +18,7 @@ from .errors import CapacityError, ConfigError
 from .quantization import Quantization, dtype_bytes, quantization_named, stored_quantization
 from .shape import (
     ModelShape,
+    WeightBytes,
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
     resolve_kv_dtype,
@@ -258,14 +259,7 @@ def memory_budget(
     """
     given = measured or Measured()
     tp, pp = settings.tensor_parallel_size, settings.pipeline_parallel_size
-    scheme = quantization_named(settings.quantization) if settings.quantization else None
-    parts = weight_bytes(
-        shape,
-        quantization=scheme,
-        dtype=_explicit(settings.dtype),
-        tensor_parallel_size=tp,
-        pipeline_parallel_size=pp,
-    )
+    parts = _weights(shape, settings)
     forward = forward_peak_bytes(shape, settings)
     sampler = sampler_peak_bytes(shape, settings, rule)
     activations = _first(given.activations, max(forward, sampler))
@@ -366,6 +360,16 @@ def default_graph_sizes(max_num_seqs: int, limit: int = 512) -> int:
 def quantization_for(shape: ModelShape, override: str | None) -> Quantization:
     """The storage scheme in force: the configuration's, else the checkpoint's own. Raises ModelError."""
     return quantization_named(override) if override else stored_quantization(shape.raw)
+
+
+def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:
+    return weight_bytes(
+        shape,
+        quantization=quantization_for(shape, settings.quantization),
+        dtype=_explicit(settings.dtype),
+        tensor_parallel_size=settings.tensor_parallel_size,
+        pipeline_parallel_size=settings.pipeline_parallel_size,
+    )
 
 
 def _blocks(kv: int, per_token: int, settings: MemorySettings, rule: MemoryRule) -> int:
