@@ -7,6 +7,7 @@ feature. From a few facts it means nothing, and the feature stays unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 _MLA_TYPES = {
@@ -53,8 +54,11 @@ def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     text = raw.get("text_config")
     facts: dict[str, Any] = {**text, **raw} if isinstance(text, Mapping) else dict(raw)
     whole = "num_hidden_layers" in facts and "hidden_size" in facts
-    kind = facts.get("model_type")
-    facts.setdefault("architecture", next(iter(facts.get("architectures") or []), None))
+    kind = facts.get("model_type") if isinstance(facts.get("model_type"), str) else None
+    architectures = facts.get("architectures")
+    facts.setdefault(
+        "architecture", next(iter(architectures), None) if isinstance(architectures, list) else None
+    )
     _drop_none(facts, "architecture")
     _quantization(facts, whole)
     _dtype(facts)
@@ -73,11 +77,13 @@ _BY_TYPE = {"is_encoder_decoder", "is_hybrid", "is_attention_free", "is_encoder_
 
 
 def _features(facts: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    layers = {str(layer) for layer in facts.get("layer_types") or []}
+    kinds = facts.get("layer_types")
+    layers = {str(layer) for layer in kinds} if isinstance(kinds, list) else set()
+    rope = facts.get("rope_scaling")
     architecture = str(facts.get("architecture", ""))
     pooling = architecture.endswith(_POOLING_SUFFIXES) or kind in _ENCODER_ONLY_TYPES
     return {
-        "is_moe": any((facts.get(key) or 0) > 1 for key in _EXPERT_KEYS if isinstance(facts.get(key), int)),
+        "is_moe": any(facts[key] > 1 for key in _EXPERT_KEYS if isinstance(facts.get(key), int)),
         "use_mla": bool(facts.get("kv_lora_rank")) or kind in _MLA_TYPES,
         "is_multimodal": any(key in facts for key in _MULTIMODAL_KEYS),
         "is_encoder_decoder": bool(facts.get("is_encoder_decoder")) or kind in _ENCODER_DECODER_TYPES,
@@ -85,7 +91,7 @@ def _features(facts: Mapping[str, Any], kind: Any) -> dict[str, Any]:
         "is_attention_free": kind in _ATTENTION_FREE_TYPES,
         "is_encoder_only": kind in _ENCODER_ONLY_TYPES,
         "has_chunked_local_attention": bool(facts.get("attention_chunk_size")),
-        "uses_mrope": "mrope_section" in (facts.get("rope_scaling") or {}),
+        "uses_mrope": isinstance(rope, Mapping) and "mrope_section" in rope,
         "is_pooling": pooling,
     }
 
@@ -128,9 +134,15 @@ def _context(facts: dict[str, Any]) -> None:
     length = min(lengths)
     rope = facts.get("rope_scaling") or facts.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type") if isinstance(rope, Mapping) else None
-    if kind and kind not in _UNSCALED_ROPE and isinstance(rope.get("factor"), (int, float)):
+    factor = rope.get("factor") if isinstance(rope, Mapping) else None
+    if (
+        isinstance(kind, str)
+        and kind not in _UNSCALED_ROPE
+        and isinstance(factor, (int, float))
+        and isfinite(factor)
+    ):
         original = rope.get("original_max_position_embeddings") if kind == "yarn" else None
-        length = int((original or length) * rope["factor"])
+        length = int((original if isinstance(original, int) else length) * factor)
     facts["derived_max_model_len"] = length
 
 

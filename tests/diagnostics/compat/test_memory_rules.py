@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat.devices import find_device
 from camshaft.diagnostics.compat.model_facts import model_facts
@@ -80,6 +82,17 @@ def test_what_is_missing_is_named() -> None:
 def test_an_odd_config_is_unknown_and_no_crash() -> None:
     given = facts("0.18.0", LLAMA_8B | {"vocab_size": "many"}, "H100")
     assert Scope(load("vllm"), "0.18.0", given)("memory.kv_gib").missing == {"model.shape"}
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-9, 99), st.floats(), st.text(max_size=3), st.lists(st.integers())
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from([*LLAMA_8B, "rope_scaling", "text_config", "sliding_window"]), ODD))
+def test_no_config_crashes_the_arithmetic(odd: dict[str, Any]) -> None:
+    codes("0.33.0", LLAMA_8B | odd, "H100")
 
 
 @pytest.mark.parametrize(

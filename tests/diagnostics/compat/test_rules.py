@@ -6,6 +6,8 @@ import re
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat import rulepack, verify
 from camshaft.diagnostics.compat.conditions import names
@@ -173,3 +175,45 @@ def test_draft_model_speculation_by_release() -> None:
 )
 def test_sentences(text: str, expected: str) -> None:
     assert sentence(text) == expected
+
+
+def test_terms_are_in_order_and_between_known_releases() -> None:
+    for kind in ("terms", "defaults"):
+        for word, parts in rulepack.words("vllm", kind).items():
+            previous: tuple[int, ...] = ()
+            for part in parts:
+                assert part.since is None or part.since in RELEASES, word
+                assert part.until is None or part.until in RELEASES, word
+                assert part.since is None or release_key(part.since) > previous, word
+                previous = release_key(part.until or "99.0.0")
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 4096),
+    st.floats(allow_nan=True),
+    st.sampled_from(["auto", "fp8", "ngram", "ray", ""]),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["method", "model", "num_speculative_tokens", "mode", "backend"]), st.integers()
+    ),
+)
+NAMES = sorted({flag.lstrip("-").replace("-", "_") for s in SOURCES for flag in s.rule.flags})
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    release=st.sampled_from(RELEASES),
+    flags=st.dictionaries(st.sampled_from(NAMES), ODD, max_size=8),
+    model=st.dictionaries(
+        st.sampled_from(["vocab_size", "num_attention_heads", "model_type", "rope_scaling"]), ODD
+    ),
+    device=st.sampled_from([None, "H100", "T4", "MI300X", "CPU"]),
+)
+def test_no_configuration_crashes_the_evaluation(
+    release: str, flags: object, model: object, device: object
+) -> None:
+    for hit in hits(release, flags=flags, model=model, device=device).values():
+        assert hit.message
+        assert hit.certain or hit.missing
