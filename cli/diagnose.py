@@ -1,0 +1,107 @@
+"""`engine diagnose`: name the knob that holds a configuration back, and prove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..diagnostics.diagnose import Report
+    from ..diagnostics.evidence import Evidence
+
+EPILOG = """\b
+Figures that --observed understands (statistic and unit in the name: ttft_p99_s=4.2, itl_p50_ms=30; also vLLM's own
+names, and words such as low or rising): running, waiting, kv_usage, preemptions, prefix_hit_rate, ttft, tpot, itl, e2e,
+queue, step, request_rate, completed_req_s, output_tok_s, per_request_tok_s, prompt_tok_s, concurrency, input_len,
+output_len, gpu_util, api_server_cpu, acceptance_rate, kv_tokens. A FILE is a mapping with metrics, workload, hardware.
+
+\b
+Examples:
+  engine diagnose h100-8b --workload chat --slo ttft=500ms,itl=50ms
+  engine diagnose vllm.yaml --log server.log --gpu H100 --version 0.18.0
+  engine diagnose "vllm serve Qwen/Qwen3-8B --max-num-seqs 8" --gpu A100 --observed waiting=40 --observed running=8
+  engine diagnose vllm.yaml --metrics before.txt --metrics after.txt --html report.html
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", required=False)
+@click.option(
+    "--workload", metavar="FILE|PRESET", help="The load; default: what the evidence says, else chat."
+)
+@click.option("--trace", metavar="FILE", help="A recorded or public trace of arrivals.")
+@click.option("--log", "logs", multiple=True, metavar="FILE", help="A log of vLLM, SGLang or this engine.")
+@click.option(
+    "--metrics", multiple=True, metavar="FILE|URL", help="A Prometheus page; twice: before and after."
+)
+@click.option(
+    "--interval", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Between two pages."
+)
+@click.option("--observed", multiple=True, metavar="KEY=VALUE|FILE", help="Figures at hand; see below.")
+@click.option("--gpu", metavar="NAME", help="The device, e.g. H100, A100-80GB, RTX 3090.")
+@click.option("--model", metavar="NAME|FOLDER", help="The model, where the configuration does not say it.")
+@click.option(
+    "--engine", type=click.Choice(["camshaft", "vllm"]), help="Whose configuration it is.  [default: found]"
+)
+@click.option("--version", metavar="X.Y.Z", help="Release of that engine.")
+@click.option("--slo", metavar="TARGETS", help="Targets, e.g. ttft=500ms,itl=50ms.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with plots.")
+def diagnose(config: str | None, **options: Any) -> None:
+    """Name the knob that holds a configuration back, and prove it by replays.
+
+    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line in quotes.
+    """
+    from ..core.errors import CamshaftError, ConfigError
+
+    try:
+        report = _report(config, options)
+    except CamshaftError as error:
+        failure = click.ClickException(str(error))
+        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
+        raise failure from error
+    if options["html"] is not None:
+        from ..diagnostics.report import page
+
+        options["html"].write_text(page.render(report), encoding="utf-8")
+    from ..diagnostics.report import structured, text
+
+    click.echo((structured if options["form"] == "json" else text).render(report).rstrip())
+
+
+def _report(config: str | None, options: dict[str, Any]) -> Report:
+    from ..core.workload import load_workload
+    from ..diagnostics.diagnose import diagnose as run
+    from ..diagnostics.diagnose import read_subject
+    from ..diagnostics.results import parse_targets
+
+    evidence = _evidence(options)
+    if config is None and not (evidence.settings or evidence.figures or evidence.events):
+        raise click.UsageError("give a CONFIG, or evidence such as --log FILE")
+    subject = read_subject(
+        config,
+        evidence,
+        engine=options["engine"],
+        version=options["version"],
+        gpu=options["gpu"],
+        model=options["model"],
+    )
+    workload = load_workload(options["workload"]) if options["workload"] else None
+    return run(subject, evidence, workload=workload, targets=parse_targets(options["slo"]))
+
+
+def _evidence(options: dict[str, Any]) -> Evidence:
+    from ..diagnostics.evidence import Evidence, read_log, read_metrics, read_observed, read_trace
+
+    evidence = Evidence()
+    for file in options["logs"]:
+        evidence = evidence.merge(read_log(file))
+    if options["metrics"]:
+        evidence = evidence.merge(read_metrics(options["metrics"], options["interval"]))
+    if options["observed"]:
+        evidence = evidence.merge(read_observed(options["observed"]))
+    if options["trace"]:
+        evidence = evidence.merge(read_trace(options["trace"]))
+    return evidence

@@ -1,0 +1,21 @@
+"""The verdict: which knob holds a configuration back, proved by replays of the engine's own scheduler."""
+
+from .model import DEFAULT_AT_FAULT, Change, Limit, Proof, Proposal, Report, Verdict, flag
+from .run import diagnose
+from .situation import Situation
+from .subject import Subject, read_subject
+
+__all__ = [
+    "DEFAULT_AT_FAULT",
+    "Change",
+    "Limit",
+    "Proof",
+    "Proposal",
+    "Report",
+    "Situation",
+    "Subject",
+    "Verdict",
+    "diagnose",
+    "flag",
+    "read_subject",
+]

@@ -1,0 +1,162 @@
+"""The verdict: of what was replayed, the one knob that gains most, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..results import Result
+from ..simulate import Replay
+from .model import Bottleneck, Confidence, Limit, Proof, Verdict
+from .prove import WORTH
+from .situation import Situation
+
+EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
+LOSSY_WEIGHT = 0.4  # answers may change: something else that helps goes first
+
+
+def ranked(proofs: Sequence[Proof]) -> list[Proof]:
+    """Best first. A mechanism that the evidence shows outweighs a turn that only the replay favours."""
+    return sorted(proofs, key=weight, reverse=True)
+
+
+def weight(proof: Proof) -> float:
+    """The gain as it ranks."""
+    factor = (EVIDENCE_WEIGHT if proof.proposal.from_evidence else 1.0) * (
+        LOSSY_WEIGHT if proof.proposal.lossy else 1.0
+    )
+    return proof.gain * factor if proof.gain > 0 else proof.gain
+
+
+def decide(
+    situation: Situation, proofs: Sequence[Proof], seen: Replay, limits: Sequence[Limit], confidence: Confidence
+) -> Verdict:
+    """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves."""
+    beyond = _beyond_physics(situation, limits, confidence)
+    if beyond is not None:
+        return beyond
+    order = ranked(proofs)
+    overloaded = _overloaded(situation, seen.result)
+    best = next((proof for proof in order if proof.gain > WORTH), None)
+    if best is not None and _worth_acting(situation, best, overloaded):
+        told = best.proposal
+        return Verdict(
+            bottleneck=told.bottleneck,
+            knob=told.knob,
+            before=told.before,
+            after=told.after,
+            why=told.why,
+            confidence=confidence,
+            predicted=best.predicted,
+            advice=told.advice,
+        )
+    if overloaded:
+        return _offered_load(situation, seen, order, confidence)
+    return _healthy(seen, confidence)
+
+
+def _worth_acting(situation: Situation, best: Proof, overloaded: bool) -> bool:
+    """Whether the best turn is a remedy: a small gain does not cure an overload, nor a server that is well."""
+    if best.proposal.from_evidence:
+        return not (overloaded and best.after.saturated and best.gain < 0.15)
+    if overloaded:
+        return not best.after.saturated or best.gain > 0.3
+    return best.gain > (0.15 if not situation.complaint else 0.05)
+
+
+def _overloaded(situation: Situation, result: Result) -> bool:
+    """Whether more arrives than can be done: requests pile up, in the evidence or in the replay."""
+    rate, done = situation.rate_per_s, situation.figure("completed_per_s")
+    if rate and done:
+        return rate > 1.05 * done
+    if situation.evidence.trend("waiting") == "rising" and not situation.kv_full:
+        return True
+    open_loop = rate is not None and situation.evidence.hint("concurrency") is None
+    return open_loop and result.saturated
+
+
+def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: Confidence) -> Verdict | None:
+    """A target that the device cannot meet even with one sequence."""
+    floors = {limit.name: limit for limit in limits}
+    for name, target in (("tpot_floor_ms", situation.targets.tpot_ms), ("tpot_floor_ms", situation.targets.itl_ms), ("ttft_floor_ms", situation.targets.ttft_ms)):
+        floor = floors.get(name)
+        if floor is None or target is None or target >= floor.value:
+            continue
+        bottleneck: Bottleneck = "weight_bandwidth" if name == "tpot_floor_ms" else "compute"
+        return Verdict(
+            bottleneck=bottleneck,
+            knob=None,
+            before=None,
+            after=None,
+            why=f"the target of {target:g} ms is below what the device can do: {floor.why} takes {floor.value:.1f} ms with "
+            "nothing else running. More or faster devices, a smaller model or smaller weights are needed",
+            confidence=confidence,
+        )
+    return None
+
+
+def _offered_load(situation: Situation, seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:
+    done = situation.figure("completed_per_s") or seen.result.throughput_requests_per_s
+    rate = situation.rate_per_s
+    best = order[0] if order and order[0].gain > 0 else None
+    tried = (
+        f"the best knob ({best.proposal.knob} {best.proposal.before} to {best.proposal.after}) changes output by "
+        f"{_percent(best):+.0f} %"
+        if best
+        else "no knob gains anything"
+    )
+    copies = f"about {max(2, -(-rate // max(done, 1e-9))):.0f} such servers are needed" if rate else "more servers are needed"
+    shown = f"{rate:g} requests a second arrive and {done:.2g} are done" if rate else f"requests pile up at {done:.2g} a second"
+    return Verdict(
+        bottleneck="offered_load",
+        knob=None,
+        before=None,
+        after=None,
+        why=f"the load is above capacity: {shown}; {tried}. Less load or {copies}",
+        confidence=confidence,
+    )
+
+
+def _percent(proof: Proof) -> float:
+    before = max(proof.before.throughput_output_tokens_per_s, 1e-9)
+    return (proof.after.throughput_output_tokens_per_s / before - 1) * 100
+
+
+def _healthy(seen: Replay, confidence: Confidence) -> Verdict:
+    binds = binding(seen)
+    return Verdict(
+        bottleneck="none",
+        knob=None,
+        before=None,
+        after=None,
+        why=f"no knob turned alone gains more than a little; {_BINDING[binds]}",
+        confidence=confidence,
+    )
+
+
+_BINDING: dict[str, str] = {
+    "weight_bandwidth": "steps spend most of their time reading weights, which is what the hardware does in that time",
+    "kv_bandwidth": "steps spend most of their time reading the KV cache, which is what the hardware does in that time",
+    "compute": "steps spend most of their time on prompts' arithmetic, which is what the hardware does in that time",
+    "communication": "steps spend most of their time exchanging parts between devices",
+    "kernel_launch": "steps spend most of their time launching kernels",
+    "host": "steps spend most of their time on the host",
+}
+
+
+def binding(seen: Replay) -> str:
+    """What the steps spend most time on."""
+    log = seen.log
+    shares = log.shares()
+    tokens = log.column("decodes") + log.column("prefill_tokens")
+    products = log.part_ms("gemm") + log.part_ms("experts") + log.part_ms("head")
+    total = max(float(log.parts.sum()), 1e-12)
+    big = tokens >= 256  # beyond it a product's arithmetic takes longer than reading its weights
+    amounts = {
+        "weight_bandwidth": float(products[~big].sum()) / total,
+        "compute": float(products[big].sum()) / total + shares["prefill_attention"],
+        "kv_bandwidth": shares["decode_attention"],
+        "communication": shares["communication"],
+        "kernel_launch": shares["launch"],
+        "host": shares["host"],
+    }
+    return max(amounts, key=lambda name: amounts[name])

@@ -1,0 +1,284 @@
+"""From observed figures to step times and a cache size that give these figures when the queue is replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.errors import CamshaftError
+from ...core.schedule.scheduler import SchedulerParams
+from ...core.workload import Workload
+from ..simulate import Frontend
+from .fitted_cost import FittedCost, acceptance_of_each
+from .load import fitted_load
+from .rig import FittedRig
+from .situation import Situation
+
+ASSUMED_STEP_MS = 30.0
+TOKENS_FOR_A_STEP = 300.0  # prompt tokens whose arithmetic takes as long as reading the weights once (order of it)
+SEQUENCE_SHARE = 0.004  # of a lone sequence's step, for each further one: its cache and its row
+EAGER_SHARE = 0.5  # of a lone sequence's step without graphs, at least what launches cost where no floor is known
+ROUNDS = 4
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What was assumed, and whether step times rest on any figure at all."""
+
+    lines: list[str]
+    measured: bool = False
+
+
+def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
+    """A rig whose replay resembles what was observed. What could not be known is among its assumptions."""
+    load = fitted_load(situation, workload)
+    notes = _Notes(list(load.assumptions))
+    summary = load.workload.summary()
+    params = _params(situation, load.workload, notes)
+    cost = _cost(situation, params, summary.input_tokens_mean, notes)
+    rig = FittedRig(
+        params=params,
+        cost=cost,
+        workload=load.workload,
+        targets=situation.targets,
+        policy="continuous" if params.enable_chunked_prefill is False else "continuous-chunked",
+        utilization=float(situation.value("gpu_memory_utilization") or 0.9),
+        kv_share=_kv_share(situation, notes),
+        frontend=_frontend(situation, summary.output_tokens_mean),
+        eager_cost=_without_launches(situation, cost, notes),
+    )
+    rig = _calibrated(rig, situation)
+    if not notes.measured:
+        notes.lines.append(f"no step time was observed: {ASSUMED_STEP_MS:g} ms a step is assumed; only ratios mean anything")
+    rig.assumptions = tuple(notes.lines)
+    rig.band_percent = 30.0 if notes.measured else 50.0
+    return rig
+
+
+def _params(situation: Situation, workload: Workload, notes: _Notes) -> SchedulerParams:
+    """The scheduler's limits; an unknown cache holds all that may run at once."""
+    value = situation.value
+    summary = workload.summary()
+    longest = summary.input_tokens_max + summary.output_tokens_max + 1
+    slots = int(value("max_num_seqs"))
+    tokens = situation.kv_tokens or _from_usage(situation, summary.input_tokens_mean, summary.output_tokens_mean)
+    if tokens is None:
+        tokens = 1.25 * slots * longest if slots <= 4096 else 1e8
+        notes.lines.append("the size of the KV cache is not known; it is taken to be no limit")
+    chunked = value("enable_chunked_prefill")
+    budget = int(value("max_num_batched_tokens"))
+    if chunked is False:
+        budget = max(budget, longest)
+    if not situation.given("max_num_batched_tokens"):
+        notes.lines.append(f"max_num_batched_tokens {budget:,} (the default)")
+    if not situation.given("max_num_seqs"):
+        notes.lines.append(f"max_num_seqs {slots:,} (the default)")
+    release = situation.subject.engine.release
+    reserve = value("scheduler_reserve_full_isl")
+    return SchedulerParams(
+        num_blocks=max(int(tokens // 16), -(-longest // 16) + 1),
+        block_size=16,
+        max_model_len=longest,
+        max_num_seqs=slots,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=bool(value("enable_prefix_caching")) and bool(situation.shares_prefix),
+        enable_chunked_prefill=None if chunked is None else bool(chunked),
+        long_prefill_token_threshold=int(value("long_prefill_token_threshold") or 0),
+        reserve_full_prompt=bool(reserve) if reserve is not None else release >= (0, 19),
+        watermark=0.0,
+    )
+
+
+def _from_usage(situation: Situation, inputs: float, outputs: float) -> float | None:
+    """Tokens of the cache from how full the running requests make it, at the load's lengths."""
+    usage, running = situation.figure("kv_usage"), situation.running
+    if not usage or not running or usage < 0.05:
+        return None
+    return running * (inputs + outputs / 2) / usage
+
+
+def _kv_share(situation: Situation, notes: _Notes) -> float:
+    """Of the usable memory, the part that is cache."""
+    gib = situation.evidence.setting("kv_gib") or situation.figure("kv_memory_gib")
+    device = situation.subject.hardware or situation.subject.device
+    if gib and device is not None:
+        usable = device.memory_gib * float(situation.value("gpu_memory_utilization") or 0.9)
+        return min(0.95, max(0.02, float(gib) / usable))
+    notes.lines.append("the cache is taken to have 40 % of the usable memory")
+    return 0.4
+
+
+def _cost(situation: Situation, params: SchedulerParams, inputs: float, notes: _Notes) -> FittedCost:
+    batch = min(situation.running or situation.concurrency or 1, params.max_num_seqs)
+    step = _step_ms(situation, batch)
+    notes.measured = step is not None
+    step = step or ASSUMED_STEP_MS
+    base = step / (1 + SEQUENCE_SHARE * batch)
+    slope = _swept_slope(situation)
+    if slope is not None:
+        base, per_sequence = slope
+    else:
+        per_sequence = base * SEQUENCE_SHARE
+        notes.lines.append(f"each further sequence adds {SEQUENCE_SHARE:.1%} to a step")
+    prefill = _prefill_token_ms(situation, params, inputs)
+    if prefill is None:
+        prefill = base / TOKENS_FOR_A_STEP
+        notes.lines.append(f"a prompt token costs 1/{TOKENS_FOR_A_STEP:g} of a lone decode step")
+    else:
+        notes.measured = True
+    cost = FittedCost(base_ms=base, sequence_ms=per_sequence, prefill_token_ms=prefill)
+    return _speculative(situation, cost, step, notes)
+
+
+def _step_ms(situation: Situation, batch: float) -> float | None:
+    """The time of a decode step at the observed batch."""
+    for name in ("step_ms", "tpot_ms", "itl_ms"):
+        told = situation.figure(name, "mean", "p50")
+        if told:
+            return told
+    alone = situation.figure("request_output_tokens_per_s")
+    if alone:
+        return 1e3 / alone
+    together = situation.figure("output_tokens_per_s", "max", "mean")
+    return 1e3 * batch / together if together else None
+
+
+def _swept_slope(situation: Situation) -> tuple[float, float] | None:
+    """Base and slope over the load levels at which the cache still had room."""
+    rows = [
+        row
+        for row in situation.evidence.sweep
+        if row.get("tpot_ms") and row.get("running") and row.get("kv_usage", 0.0) < 0.95
+    ]
+    if len(rows) < 2:
+        return None
+    first, last = rows[0], rows[-1]
+    spread = last["running"] - first["running"]
+    if spread <= 0:
+        return None
+    slope = max(0.0, (last["tpot_ms"] - first["tpot_ms"]) / spread)
+    return max(1e-3, first["tpot_ms"] - slope * first["running"]), slope
+
+
+def _prefill_token_ms(situation: Situation, params: SchedulerParams, inputs: float) -> float | None:
+    """The time of a prompt token: from a stall that one prompt causes, or the fastest prefill seen."""
+    if situation.stalled_ttft is not None and (situation.input_tokens or 0) > params.max_num_batched_tokens:
+        late = situation.stalled_ttft[0].value or 0.0
+        return late / (situation.input_tokens or 1)
+    peak = situation.figure("prompt_tokens_per_s", "max", "mean")
+    if peak and peak > 0:
+        return 1e3 / peak
+    alone = situation.evidence.find("ttft_ms", None, "alone")
+    if alone is not None and alone.value and inputs:
+        return alone.value / inputs
+    return None
+
+
+def _speculative(situation: Situation, cost: FittedCost, step_ms: float, notes: _Notes) -> FittedCost:
+    """Splits a step with drafts into verifying and drafting, where both speeds were seen."""
+    told = situation.speculation
+    rate = situation.acceptance
+    if told is None or rate is None:
+        return cost
+    drafted = int(told.get("num_speculative_tokens") or 3)
+    each = acceptance_of_each(rate, drafted)
+    gained = rate * drafted + 1
+    plain, with_drafts = plain_and_drafted_ms(situation)
+    with_drafts = with_drafts or step_ms
+    whole = with_drafts * gained
+    if plain is None:
+        plain = whole / (1 + 0.1 * drafted)
+        notes.lines.append("a draft costs a tenth of the model's own step")
+    notes.measured = True
+    draft = max(0.0, (whole - plain) / drafted)
+    return replace(cost, base_ms=plain, sequence_ms=0.0, drafted=drafted, draft_ms=draft, acceptance=each)
+
+
+def plain_and_drafted_ms(situation: Situation) -> tuple[float | None, float | None]:
+    """Time per token without and with drafts, where both were measured."""
+    plain = drafted = None
+    for figure in situation.evidence.figures:
+        if figure.name in ("tpot_ms", "itl_ms") and figure.value:
+            if "without" in figure.qualifier or "off" in figure.qualifier or "baseline" in figure.qualifier:
+                plain = figure.value
+            elif "with" in figure.qualifier or figure.qualifier in ("on", "spec", "speculative"):
+                drafted = figure.value
+    return plain, drafted
+
+
+def _without_launches(situation: Situation, cost: FittedCost, notes: _Notes) -> FittedCost | None:
+    """Steps replayed from graphs: no faster than reading every byte that the device could hold as weights."""
+    if not situation.value("enforce_eager"):
+        return None
+    hardware = situation.subject.hardware
+    if hardware is not None:
+        floor = card_read_ms(situation)
+        if floor is not None and floor < cost.base_ms:
+            notes.lines.append(
+                f"with graphs a step is no faster than reading all of {hardware.name}'s memory once "
+                f"({floor:.0f} ms); smaller weights gain more"
+            )
+            return replace(cost, base_ms=floor, launch_ms=0.0)
+    notes.lines.append(f"launching kernels one by one is taken to cost {EAGER_SHARE:.0%} of a lone step")
+    return replace(cost, base_ms=cost.base_ms * (1 - EAGER_SHARE))
+
+
+def card_read_ms(situation: Situation) -> float | None:
+    """The longest that weights which fit the device can take to be read."""
+    hardware = situation.subject.hardware
+    if hardware is None:
+        return None
+    usable = hardware.memory_bytes * float(situation.value("gpu_memory_utilization") or 0.9)
+    return usable / (hardware.memory_bandwidth_gb_s * 1e9) * 1e3
+
+
+def _frontend(situation: Situation, outputs: float) -> Frontend:
+    """HTTP processes as busy as was seen; cheap where nobody looked."""
+    cpu, rate = situation.figure("host_cpu"), situation.rate_per_s
+    processes = float(situation.value("api_server_count") or 1)
+    if cpu and rate and cpu >= 0.9:
+        return Frontend(0.0, 0.0, 1.02 * cpu / (rate * max(1.0, outputs)), processes)
+    return Frontend(processes=processes)
+
+
+def _calibrated(rig: FittedRig, situation: Situation) -> FittedRig:
+    """Scales decode and prefill times until throughput and first token come out as observed."""
+    if situation.stalled_ttft or situation.speculation or situation.evidence.sweep:
+        return rig
+    throughput = situation.figure("output_tokens_per_s", "mean", "")
+    ttft = situation.figure("ttft_ms", "p50", "mean")
+    if throughput is None or situation.rate_per_s or not situation.concurrency:
+        return rig
+    told = any(situation.figure(name) for name in ("tpot_ms", "itl_ms", "request_output_tokens_per_s"))
+    best, best_error = rig, float("inf")
+    for _ in range(ROUNDS):
+        try:
+            result = rig.play({}).result
+        except CamshaftError:
+            break
+        off = throughput / max(result.throughput_output_tokens_per_s, 1e-9)
+        late = ttft / max(result.ttft_ms.p50, 1e-9) if ttft and result.ttft_ms else 1.0
+        error = abs(_log(off)) + abs(_log(late))
+        if error < best_error:
+            best, best_error = rig, error
+        if error < 0.1:
+            break
+        changes: dict[str, Any] = {"prefill_token_ms": rig.cost.prefill_token_ms * _bounded(late if ttft else 1 / off)}
+        if not told:
+            changes["base_ms"] = rig.cost.base_ms * _bounded(1 / off)
+            changes["sequence_ms"] = rig.cost.sequence_ms * _bounded(1 / off)
+        cost = replace(rig.cost, **changes)
+        rig = replace(rig, cost=cost, eager_cost=None, _seen={}) if rig.eager_cost is None else rig
+        if rig.eager_cost is not None:
+            break
+    return best
+
+
+def _bounded(factor: float) -> float:
+    return min(3.0, max(1 / 3, factor))
+
+
+def _log(value: float) -> float:
+    import math
+
+    return math.log(max(value, 1e-9))

@@ -1,0 +1,83 @@
+"""Floors and ceilings: what the device can do at best, whatever the knobs, and where the steps' time goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.memory import GIB
+from ...core.workload import Workload
+from ..cost.speculation import SpeculativeCost, break_even_batch
+from ..cost.step import StepCost
+from ..simulate import PARTS, Prepared, Replay
+from .model import Limit
+
+
+def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
+    """The least time per token and to the first one, and how many sequences the cache holds."""
+    summary = workload.summary()
+    context = summary.input_tokens_mean + summary.output_tokens_mean / 2
+    cost = prepared.cost
+    target = cost.target if isinstance(cost, SpeculativeCost) else cost
+    alone = target.decode_step(1, context)
+    weights = prepared.budget.weights_bytes
+    limits = [
+        Limit("tpot_floor_ms", _fastest(cost, context), "ms", f"one decode step, which reads {weights / GIB:.1f} GiB of weights,"),
+        Limit(
+            "ttft_floor_ms",
+            target.prefill_step(max(1, int(summary.input_tokens_mean))).total,
+            "ms",
+            f"the arithmetic of a prompt of {summary.input_tokens_mean:,.0f} tokens",
+        ),
+        Limit(
+            "weights_read_ms",
+            weights / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3,
+            "ms",
+            f"all weights over the whole bandwidth of {prepared.hardware.name}; a step of one sequence takes {alone.total:.1f} ms",
+        ),
+        Limit(
+            "sequences_held",
+            float(prepared.budget.sequences(summary.input_tokens_mean + summary.output_tokens_mean)),
+            "sequences",
+            "full sequences of this load that the KV cache holds",
+        ),
+    ]
+    if isinstance(cost, SpeculativeCost):
+        limits.append(
+            Limit(
+                "speculation_pays_up_to",
+                float(break_even_batch(cost, context, limit=512)),
+                "sequences",
+                f"above this batch {cost.drafted} drafts at an acceptance of {cost.acceptance:.0%} each cost more than they save",
+            )
+        )
+    return limits
+
+
+def _fastest(cost: StepCost | SpeculativeCost, context: float) -> float:
+    none = np.empty(0, dtype=np.int64)
+    return cost.step(np.full(1, context), none, none, 1).total
+
+
+def seen_limits(seen: Replay) -> list[Limit]:
+    """Where step time and waiting time went in the replay as it is."""
+    shares = seen.log.shares()
+    found = [
+        Limit(f"step_share_{name}", shares[name], "share", f"of all step time goes to {name.replace('_', ' ')}")
+        for name in sorted(PARTS, key=lambda part: -shares[part])
+        if shares[name] >= 0.02
+    ]
+    took = max(float(seen.log.column("end_s").max(initial=0.0)), 1e-9)
+    found += [
+        Limit(f"waiting_{cause}", seconds / took, "share", f"of the time somebody waits: {_CAUSE.get(cause, cause)}")
+        for cause, seconds in sorted(seen.log.blocked.items(), key=lambda item: -item[1])
+    ]
+    return found
+
+
+_CAUSE = {
+    "no_slot": "all max_num_seqs slots are taken",
+    "no_budget": "the step's token budget is spent",
+    "no_blocks": "the KV cache has too few free blocks",
+    "policy": "the policy defers them",
+    "sibling": "the prompt they share is still being computed",
+}

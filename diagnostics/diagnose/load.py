@@ -1,0 +1,87 @@
+"""The load behind the evidence: what was given, recorded or told, and what is assumed where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.workload import RecordedTrace, Trace, TraceRow, Workload, WorkloadShape, load_workload
+from .situation import Situation
+
+ASSUMED_INPUT, ASSUMED_OUTPUT = 1000, 200
+SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
+MOST_OUTPUT_TOKENS = 120_000  # of one replay: enough for a steady state, and a diagnosis stays quick
+LONG_PROMPT = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A workload and what had to be assumed to make it."""
+
+    workload: Workload
+    assumptions: tuple[str, ...]
+    told: bool  # lengths and arrivals are known, not assumed
+
+
+def fitted_load(situation: Situation, given: Workload | None = None) -> Load:
+    """The workload to replay: the one given, a recorded trace, or one made from what is told."""
+    chosen = given or situation.evidence.trace
+    if chosen is not None:
+        return Load(chosen, (), True)
+    if situation.stalled_ttft is not None and (situation.input_tokens or 0) >= LONG_PROMPT:
+        return _interference(situation)
+    return _steady(situation)
+
+
+def _steady(situation: Situation) -> Load:
+    notes: list[str] = []
+    told_input, told_output = situation.input_tokens, situation.output_tokens
+    inputs = told_input or ASSUMED_INPUT
+    outputs = told_output or min(ASSUMED_OUTPUT, max(16, inputs))
+    if told_input is None or told_output is None:
+        notes.append(f"lengths are assumed: prompts of {inputs:,} tokens, answers of {outputs:,}")
+    shape: dict[str, Any] = {"input_tokens": inputs, "output_tokens": outputs}
+    if told_input is None:
+        shape["input_tokens"] = _spread(inputs)
+    if told_output is None:
+        shape["output_tokens"] = _spread(outputs)
+    if situation.shares_prefix:
+        shape["shared_prefix_tokens"] = int(inputs * SHARED_SHARE)
+        shape["shared_prefix_groups"] = 8
+        notes.append(f"{SHARED_SHARE:.0%} of a prompt is shared within 8 groups")
+    shape["arrival"] = _arrival(situation, outputs, notes)
+    told = told_input is not None and told_output is not None
+    return Load(load_workload(shape), tuple(notes), told)
+
+
+def _spread(mean: int) -> dict[str, Any]:
+    return {"uniform": [max(1, mean // 2), mean + mean // 2]}
+
+
+def _arrival(situation: Situation, outputs: int, notes: list[str]) -> dict[str, Any]:
+    most = max(24, MOST_OUTPUT_TOKENS // outputs)
+    asked = situation.evidence.hint("requests")
+    rate = situation.rate_per_s
+    if rate and not situation.evidence.hint("concurrency"):
+        return {"kind": "poisson", "rate": rate, "requests": int(min(most, max(100, 60 * rate)))}
+    clients = situation.concurrency
+    if clients is None:
+        clients = 16
+        notes.append("16 requests at once are assumed")
+    requests = min(asked or 6 * clients, most)
+    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 2 * clients))}
+
+
+def _interference(situation: Situation) -> Load:
+    """One long prompt and short follow-ups that arrive while it is computed, as the evidence tells it."""
+    pair = situation.stalled_ttft
+    assert pair is not None  # the caller asked
+    late, early = pair[0].value or 1.0, pair[1].value or 1.0
+    long = situation.input_tokens or LONG_PROMPT
+    short = max(64, int(long * early / late))
+    rows = [TraceRow(0.0, long, 32), *(TraceRow(1.0 + 0.05 * turn, short, 32) for turn in range(2))]
+    shape = WorkloadShape(arrival=Trace(kind="trace", file="observed", requests=len(rows)))
+    notes = (
+        f"a follow-up has about {short:,} tokens to compute: its share of the long prompt's time when alone",
+    )
+    return Load(Workload("observed", shape, RecordedTrace("azure", tuple(rows))), notes, True)

@@ -1,0 +1,179 @@
+"""The verdict of a server that does not start: arithmetic over its own message, or over the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.memory import GIB, MemoryBudget
+from ..evidence import Event
+from .model import Change, Verdict
+from .situation import Situation
+
+SAFE_UTILIZATION = 0.97  # beyond it the driver's own needs do not fit
+
+
+def refused_at_start(situation: Situation) -> Verdict | None:
+    """The verdict on a start-up failure in the evidence; None where there is none."""
+    evidence = situation.evidence
+    event = evidence.event("kv_does_not_fit")
+    if event is not None and "needed_gib" in event.numbers:
+        return _missing(situation, event)
+    if event is not None:
+        return _too_long(situation, event)
+    if (event := evidence.event("free_memory_low")) is not None and "total_gib" in event.numbers:
+        return _taken(situation, event)
+    if evidence.event("no_kv_memory") is not None or evidence.event("out_of_memory") is not None:
+        return _nothing_left(situation)
+    return None
+
+
+def _missing(situation: Situation, event: Event) -> Verdict:
+    """`x GiB is needed, larger than the available y GiB`: the difference as a share of the device."""
+    needed, available = event.numbers["needed_gib"], event.numbers["available_gib"]
+    length = int(event.numbers["max_model_len"])
+    missing = needed - available
+    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    fits = int(event.numbers.get("estimated_max_model_len") or length * max(available, 0) / needed)
+    total = _device_gib(situation)
+    shorter = f"--max-model-len {fits:,} fits as it is".replace(",", "")
+    why = (
+        f"one request of max_model_len {length} needs {needed:g} GiB of KV cache and {available:g} GiB are left: "
+        f"{missing:.2f} GiB are missing"
+    )
+    advice = f"Or {shorter}; or --kv-cache-dtype fp8, which halves the need to {needed / 2:.2f} GiB"
+    if total is not None:
+        share = missing / total
+        wanted = math.ceil((now + share) * 100 - 1e-9) / 100
+        why += f" ({share:.3f} of the {situation.subject.gpu}'s {total:g} GiB)"
+        if wanted <= SAFE_UTILIZATION:
+            more = available + (wanted - now) * total
+            return _verdict("gpu_memory_utilization", now, wanted, why, advice, available, more)
+        why += f"; --gpu-memory-utilization {wanted:.2f} would be needed, which leaves the driver no room"
+        return _verdict("max_model_len", length, fits, why, advice, available, available)
+    advice += "; name the device with --gpu to get the value of --gpu-memory-utilization that holds it"
+    why += "; --gpu-memory-utilization and --max-model-len decide it"
+    return _verdict("max_model_len", length, fits, why, advice, available, available)
+
+
+def _device_gib(situation: Situation) -> float | None:
+    device = situation.subject.hardware or situation.subject.device
+    return None if device is None else device.memory_gib
+
+
+def _verdict(
+    knob: str, before: Any, after: Any, why: str, advice: str, available: float, then: float
+) -> Verdict:
+    change = Change(before=max(0.0, available), after=then, low=then * 0.95, high=then)
+    return Verdict(
+        bottleneck="kv_does_not_fit",
+        knob=knob,
+        before=before,
+        after=after,
+        why=why,
+        confidence="measured",
+        predicted={"kv_gib": change},
+        advice=advice,
+    )
+
+
+def _too_long(situation: Situation, event: Event) -> Verdict:
+    """V0's message gives tokens: the length that fits is the cache's."""
+    length, holds = int(event.numbers["max_model_len"]), int(event.numbers["kv_tokens"])
+    return Verdict(
+        bottleneck="kv_does_not_fit",
+        knob="max_model_len",
+        before=length,
+        after=holds,
+        why=f"one request of max_model_len {length} needs more than the {holds} tokens that the KV cache holds",
+        confidence="measured",
+        predicted={"kv_tokens": Change(before=holds, after=holds, low=holds, high=holds)},
+        advice=f"To keep --max-model-len {length}, raise --gpu-memory-utilization "
+        f"(the cache must grow by {length / max(holds, 1) - 1:.0%}) or halve the need with --kv-cache-dtype fp8",
+    )
+
+
+def _taken(situation: Situation, event: Event) -> Verdict:
+    """Another process holds memory: less may be asked for."""
+    free, total = event.numbers["free_gib"], event.numbers["total_gib"]
+    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    after = math.floor(free / total * 100) / 100
+    return Verdict(
+        bottleneck="kv_does_not_fit",
+        knob="gpu_memory_utilization",
+        before=now,
+        after=after,
+        why=f"{free:g} of {total:g} GiB are free and --gpu-memory-utilization {now:g} asks for {now * total:.2f} GiB: "
+        f"{now * total - free:.2f} GiB are missing because something else uses the device",
+        confidence="measured",
+        predicted={"usable_gib": Change(before=free, after=after * total, low=after * total, high=free)},
+        advice="Or stop what else uses the device; with less memory --max-model-len may have to shrink too",
+    )
+
+
+def _nothing_left(situation: Situation) -> Verdict:
+    """Weights and activations leave nothing: fewer sequences and tokens a step shrink the activations."""
+    text = " ".join(event.message for event in situation.evidence.events).lower()
+    slots = int(situation.value("max_num_seqs"))
+    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    exhausted = situation.evidence.event("out_of_memory") is not None
+    if exhausted and ("sampler" in text or "dummy requests" in text or slots > 256):
+        knob, before, after = "max_num_seqs", slots, max(16, slots // 4)
+        why = f"the device's memory runs out while the sampler is tried at max_num_seqs {slots}: its logits are that many rows"
+    elif exhausted:
+        knob, before, after = "gpu_memory_utilization", now, round(max(0.5, now - 0.05), 2)
+        why = f"the device's memory runs out beside what --gpu-memory-utilization {now:g} sets aside"
+    else:
+        knob, before, after = "gpu_memory_utilization", now, max(0.95, min(now + 0.05, SAFE_UTILIZATION))
+        why = f"weights and activations fill all that --gpu-memory-utilization {now:g} allows: nothing is left for KV blocks"
+    return Verdict(
+        bottleneck="kv_does_not_fit",
+        knob=knob,
+        before=before,
+        after=after,
+        why=why,
+        confidence="thin",
+        advice="Lower --max-num-seqs and --max-num-batched-tokens shrink the activations, --max-model-len the need; "
+        "otherwise smaller weights (--quantization) or more devices (--tensor-parallel-size). Name --gpu and --model for "
+        "the arithmetic",
+    )
+
+
+def refused_by_budget(budget: MemoryBudget, turned: Mapping[str, MemoryBudget]) -> Verdict:
+    """A configuration whose budget does not fit, with the first turn whose budget does.
+
+    turned: budgets by `knob=value`, in the order in which they are to be preferred.
+    """
+    missing = budget.missing_bytes / GIB
+    why = f"{budget.arithmetic()}, and one request of max_model_len {budget.max_model_len} needs "
+    why += f"{budget.one_request_bytes / GIB:.2f} GiB: {missing:.2f} GiB are missing ({budget.missing_bytes / budget.total_bytes:.3f} of the device)"
+    fits = {name: found for name, found in turned.items() if found.fits}
+    others = ", ".join(fits) or "no single knob makes it fit: smaller weights or more devices are needed"
+    if not fits:
+        return Verdict(
+            bottleneck="kv_does_not_fit", knob=None, before=None, after=None, why=f"{why}; {others}", confidence="simulated"
+        )
+    name, found = next(iter(fits.items()))
+    knob, _, value = name.partition("=")
+    now = getattr(budget, {"gpu_memory_utilization": "utilization", "max_model_len": "max_model_len"}.get(knob, ""), None)
+    change = Change(before=budget.kv_bytes / GIB, after=found.kv_bytes / GIB, low=found.kv_bytes / GIB * 0.85, high=found.kv_bytes / GIB * 1.15)
+    return Verdict(
+        bottleneck="kv_does_not_fit",
+        knob=knob,
+        before=now,
+        after=_number(value),
+        why=why,
+        confidence="simulated",
+        predicted={"kv_gib": change},
+        advice=f"What makes it fit: {others} (--gpu-memory-utilization, --max-model-len, --max-num-seqs, --kv-cache-dtype)",
+    )
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,188 @@
+"""What a diagnosis says: the verdict, the two results it stands on, and everything a reader may check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ..results import Result
+from ..simulate import Replay
+
+Bottleneck = Literal[
+    "kv_capacity",
+    "kv_does_not_fit",
+    "preemption",
+    "admission_cap",
+    "token_budget",
+    "prefill_interference",
+    "repeated_prefill",
+    "weight_bandwidth",
+    "kv_bandwidth",
+    "compute",
+    "communication",
+    "kernel_launch",
+    "host",
+    "speculation",
+    "offered_load",
+    "none",
+]
+Default = Literal["paged_kv", "continuous_batching", "chunked_prefill", "none"]
+Confidence = Literal["measured", "simulated", "fitted", "thin"]
+
+# Which of the three defaults of a serving engine stands behind a bottleneck; every other one has none.
+DEFAULT_AT_FAULT: Mapping[str, Default] = {
+    "kv_capacity": "paged_kv",
+    "kv_does_not_fit": "paged_kv",
+    "preemption": "paged_kv",
+    "admission_cap": "continuous_batching",
+    "token_budget": "chunked_prefill",
+    "prefill_interference": "chunked_prefill",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A knob that might be at fault and where to turn it. Nothing is claimed until it is replayed."""
+
+    bottleneck: Bottleneck
+    knob: str
+    before: Any
+    after: Any
+    why: str
+    advice: str = ""  # what else helps, and what it costs
+    from_evidence: bool = False  # observed figures show this mechanism at work
+    changes: Mapping[str, Any] = field(default_factory=dict)  # what is turned, where it is more than the knob
+    lossy: bool = False  # the answers may change: a narrower cache, for instance
+
+    @property
+    def turned(self) -> dict[str, Any]:
+        """The knobs to turn and their values."""
+        return dict(self.changes) or {self.knob: self.after}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One predicted figure before and after, with the range the prediction is good for."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "from": round(self.before, 4),
+            "to": round(self.after, 4),
+            "range": [round(self.low, 4), round(self.high, 4)],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A proposal with both replays. `gain` is in natural-log units over the objective; above 0 is better."""
+
+    proposal: Proposal
+    before: Result
+    after: Result
+    gain: float
+    predicted: Mapping[str, Change]
+    replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The one thing to do, or why there is nothing."""
+
+    bottleneck: Bottleneck
+    knob: str | None
+    before: Any
+    after: Any
+    why: str
+    confidence: Confidence
+    predicted: Mapping[str, Change] = field(default_factory=dict)
+    advice: str = ""
+
+    @property
+    def direction(self) -> str | None:
+        """raise, lower, on, off or set; None without a knob."""
+        if self.knob is None:
+            return None
+        if isinstance(self.after, bool):
+            return "on" if self.after else "off"
+        numbers = isinstance(self.before, int | float) and isinstance(self.after, int | float)
+        if not numbers or (self.knob == "long_prefill_token_threshold" and not self.before):
+            return "off" if self.after is None else "set"
+        return "raise" if self.after > self.before else "lower"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "bottleneck": self.bottleneck,
+            "default_at_fault": DEFAULT_AT_FAULT.get(self.bottleneck, "none"),
+            "knob": self.knob,
+            "from": self.before,
+            "to": self.after,
+            "direction": self.direction,
+            "why": self.why,
+            "confidence": self.confidence,
+            "predicted": {name: change.to_dict() for name, change in self.predicted.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A floor or ceiling that no knob moves, or what the steps spend their time on."""
+
+    name: str
+    value: float
+    unit: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything a diagnosis found. `before` and `after` are the replays behind the verdict, for plots."""
+
+    title: str
+    verdict: Verdict
+    alternatives: tuple[Proof, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    flags: tuple[Mapping[str, Any], ...] = ()
+    before: Replay | None = None
+    after: Replay | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "verdict": self.verdict.to_dict(),
+            "alternatives": [_alternative(proof) for proof in self.alternatives],
+            "limits": [asdict(limit) for limit in self.limits],
+            "memory": dict(self.memory),
+            "evidence": [*self.evidence, *(f"contradiction: {text}" for text in self.contradictions)],
+            "assumptions": list(self.assumptions),
+            "flags": [dict(flag) for flag in self.flags],
+        }
+
+
+def _alternative(proof: Proof) -> dict[str, Any]:
+    told = proof.proposal
+    return {
+        "bottleneck": told.bottleneck,
+        "knob": told.knob,
+        "from": told.before,
+        "to": told.after,
+        "changes": told.turned,
+        "gain": round(proof.gain, 4),
+        "why": told.why,
+        "predicted": {name: change.to_dict() for name, change in proof.predicted.items()},
+    }
+
+
+def flag(knob: str) -> str:
+    """A knob as the command line spells it: `--max-num-seqs`."""
+    return "--" + knob.replace("_", "-")

@@ -1,0 +1,238 @@
+"""The diagnosis from end to end: settle, budget, fit the load, replay, turn each knob, replay again, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...core.config import load_config
+from ...core.errors import CamshaftError
+from ...core.memory import GIB, MemoryBudget
+from ...core.workload import Workload, load_workload
+from ..evidence import Evidence, contradictions
+from ..results import Targets
+from ..simulate import Prepared, prepare
+from .decide import decide, ranked
+from .fit import fit
+from .flags import flag_traps
+from .fitted_cost import acceptance_of_each
+from .limits import hardware_limits, seen_limits
+from .load import fitted_load
+from .memory import refused_at_start, refused_by_budget
+from .model import Confidence, Limit, Report, Verdict
+from .prove import best_pair, prove
+from .rig import FittedRig, Rig, SimulatedRig
+from .rules import ALL, Rule, propose
+from .situation import Situation
+from .subject import Subject
+from .turns import turns
+
+MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
+MOST_ALTERNATIVES = 6
+
+
+def diagnose(
+    subject: Subject,
+    evidence: Evidence,
+    *,
+    workload: Workload | None = None,
+    targets: Targets | None = None,
+    rules: tuple[Rule, ...] = ALL,
+) -> Report:
+    """The report. `rules` propose knobs from the evidence; without any the replays of every turn decide alone.
+
+    Raises ConfigError where the configuration contradicts itself.
+    """
+    prepared = _prepared(subject, evidence, targets or Targets())
+    situation = Situation(subject, evidence, targets or Targets(), _effective(prepared, subject))
+    found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in contradictions(evidence))
+    report = Report(
+        title=_title(subject),
+        verdict=_undecided(found),
+        memory=_memory(prepared, evidence),
+        evidence=_told(evidence),
+        contradictions=found,
+        assumptions=(*subject.notes, *evidence.notes),
+        flags=flag_traps(subject),
+    )
+    refused = refused_at_start(situation)
+    if refused is None and prepared is not None and not prepared.budget.fits:
+        refused = refused_by_budget(prepared.budget, _budgets(prepared))
+    if refused is not None:
+        return replace(report, verdict=refused)
+    if prepared is None and evidence.thin and workload is None:
+        return replace(report, verdict=_too_thin(subject))
+    if found and not _told_enough(evidence, found):
+        return report
+    return _replayed(report, situation, prepared, workload, rules)
+
+
+def _replayed(
+    report: Report, situation: Situation, prepared: Prepared | None, workload: Workload | None, rules: tuple[Rule, ...]
+) -> Report:
+    rig, limits = _rig(situation, prepared, workload)
+    try:
+        seen = rig.play({})
+    except CamshaftError as error:
+        verdict = replace(report.verdict, bottleneck="none", why=f"the load cannot be replayed: {error}", confidence="thin")
+        return replace(report, verdict=verdict)
+    proposals = propose(situation, rules)
+    turned = {repr(sorted(p.turned.items())) for p in proposals}
+    proposals += [p for p in turns(situation, seen) if repr(sorted(p.turned.items())) not in turned]
+    proofs = ranked(prove(rig, proposals))
+    verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
+    pair = best_pair(rig, proofs)
+    chosen = next((p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None)
+    others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
+    return replace(
+        report,
+        verdict=verdict,
+        alternatives=tuple(([pair] if pair else []) + others[:MOST_ALTERNATIVES]),
+        limits=tuple([*limits, *seen_limits(seen)]),
+        assumptions=(*report.assumptions, *rig.assumptions),
+        before=seen,
+        after=chosen.replay if chosen else None,
+    )
+
+
+def _confidence(rig: Rig, situation: Situation) -> Confidence:
+    if isinstance(rig, FittedRig) and rig.band_percent >= 50 and not situation.complaint:
+        return "thin"
+    return rig.confidence
+
+
+def _prepared(subject: Subject, evidence: Evidence, targets: Targets) -> Prepared | None:
+    """The configuration on its device, where model and device are known."""
+    if subject.hardware is None or subject.shape is None:
+        return None
+    values = {name: value for name, value in subject.given.items() if name != "num_speculative_tokens"}
+    drafts = values.get("speculative_config")
+    rate = evidence.value("acceptance_rate")
+    if isinstance(drafts, Mapping) and rate and "acceptance" not in drafts:
+        drafted = int(drafts.get("num_speculative_tokens") or 3)
+        values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
+    loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
+    return prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
+
+
+def _effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
+    if prepared is None:
+        return dict(subject.given)
+    values = {name: entry.value for name, entry in prepared.values.items() if entry.value is not None}
+    return {**prepared.foreign, **values}
+
+
+def _rig(situation: Situation, prepared: Prepared | None, workload: Workload | None) -> tuple[Rig, list[Limit]]:
+    """What to replay on: the cost model where model and device are known, step times fitted from the evidence otherwise."""
+    if prepared is None:
+        return fit(situation, workload), []
+    chosen, notes = workload, ()
+    if chosen is None and _says_load(situation):
+        load = fitted_load(situation)
+        chosen, notes = load.workload, load.assumptions
+    elif chosen is None:
+        chosen, notes = situation.evidence.trace or load_workload("chat"), ("the load is the preset chat: none was given",)
+    chosen = _bounded(chosen)
+    rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
+    return rig, hardware_limits(prepared, chosen)
+
+
+def _says_load(situation: Situation) -> bool:
+    return bool(situation.evidence.load or situation.concurrency or situation.rate_per_s)
+
+
+def _bounded(workload: Workload) -> Workload:
+    """So many requests that a diagnosis stays quick, and at least twice as many as run at once."""
+    wanted = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
+    if workload.shape.arrival.kind == "sessions":
+        return workload.first(max(8, min(32, 2 * (workload.concurrency or 8))))
+    return workload.first(wanted) if workload.count > wanted else workload
+
+
+def _title(subject: Subject) -> str:
+    model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
+    where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
+    return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
+
+
+def _told(evidence: Evidence) -> tuple[str, ...]:
+    figures = [figure.describe() for figure in evidence.figures]
+    events = [f"{event.code}: {event.message} [{event.source}]" for event in evidence.events]
+    settings = [f"{setting.name} = {setting.value} [{setting.source}]" for setting in evidence.settings]
+    loads = [f"load: {hints.text} [{hints.source}]" for hints in evidence.load if hints.text]
+    rows = [", ".join(f"{name} {value:g}" for name, value in row.items()) for row in evidence.sweep]
+    return (*loads, *figures, *events, *settings, *rows)
+
+
+def _undecided(found: Sequence[str]) -> Verdict:
+    return Verdict(
+        bottleneck="none",
+        knob=None,
+        before=None,
+        after=None,
+        why=f"the evidence contradicts itself: {'; '.join(found)}. Nothing is concluded from it",
+        confidence="thin",
+    )
+
+
+def _told_enough(evidence: Evidence, found: Sequence[str]) -> bool:
+    """Whether what contradicts itself is a small part of what was told."""
+    return len(found) * 4 <= len(evidence.figures) + len(evidence.events)
+
+
+def _too_thin(subject: Subject) -> Verdict:
+    missing = [
+        name
+        for name, known in (("--gpu", subject.hardware), ("--model", subject.shape))
+        if known is None
+    ]
+    return Verdict(
+        bottleneck="none",
+        knob=None,
+        before=None,
+        after=None,
+        why=f"too little is known for a verdict: name {' and '.join(missing)}, or give a log, a metrics page or figures "
+        "(--log, --metrics, --observed)",
+        confidence="thin",
+    )
+
+
+def _memory(prepared: Prepared | None, evidence: Evidence) -> dict[str, Any]:
+    if prepared is None:
+        told = {s.name: s.value for s in evidence.settings if s.name.endswith("_gib") or s.name == "kv_tokens"}
+        return {"source": "the evidence", **told} if told else {}
+    budget = prepared.budget
+    return {
+        "source": budget.rule,
+        "rows_gib": {label: round(size / GIB, 3) for label, size in budget.rows()},
+        "kv_tokens": budget.kv_tokens,
+        "bytes_per_token": budget.bytes_per_token,
+        "max_concurrency": round(budget.max_concurrency, 2),
+        "fits": budget.fits,
+        "missing_gib": round(budget.missing_bytes / GIB, 3),
+    }
+
+
+def _budgets(prepared: Prepared) -> dict[str, MemoryBudget]:
+    """The budgets of the turns that give or need less memory, the harmless ones first."""
+    budget, length = prepared.budget, prepared.settings.max_model_len
+    wanted = budget.utilization_needed()
+    tried: list[tuple[str, Any]] = []
+    if budget.utilization < wanted <= 0.97:
+        tried.append(("gpu_memory_utilization", wanted))
+    slots = prepared.settings.max_num_seqs
+    tried += [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
+    fits = int(max(0, budget.kv_bytes) / max(1, budget.one_request_bytes) * length) // 256 * 256
+    if 256 <= fits < length:
+        tried.append(("max_model_len", fits))
+    tried.append(("kv_cache_dtype", "fp8"))
+    size = prepared.settings.tensor_parallel_size
+    tried += [("quantization", "fp8"), ("tensor_parallel_size", size * 2), ("tensor_parallel_size", size * 4)]
+    found = {}
+    for knob, value in tried:
+        try:
+            found[f"{knob}={value}"] = prepared.turned(**{knob: value}).budget
+        except CamshaftError:
+            continue
+    return found

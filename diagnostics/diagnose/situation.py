@@ -1,0 +1,211 @@
+"""What the evidence amounts to: one flat view that the rules, the fit and the report read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..evidence import Evidence, Figure
+from ..results import Targets
+from .subject import Subject
+
+# What vLLM's server uses on a device that nobody named (arg_utils.py of 0.10.0 to 0.33.0: the smaller class).
+UNTOLD = {
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+    "long_prefill_token_threshold": 0,
+    "gpu_memory_utilization": 0.9,
+    "block_size": 16,
+    "kv_cache_dtype": "auto",
+    "enforce_eager": False,
+    "api_server_count": 1,
+    "data_parallel_size": 1,
+    "tensor_parallel_size": 1,
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A subject and what was seen of it. Figures are None where nothing tells them."""
+
+    subject: Subject
+    evidence: Evidence
+    targets: Targets
+    effective: Mapping[str, Any]  # knobs with defaults filled in, as far as they can be known
+
+    def value(self, knob: str) -> Any:
+        """A knob's effective value."""
+        if knob in self.effective:
+            return self.effective[knob]
+        return self.subject.given.get(knob, UNTOLD.get(knob))
+
+    def given(self, knob: str) -> bool:
+        return knob in self.subject.given
+
+    def figure(self, name: str, *statistics: str) -> float | None:
+        """The first of the statistics that is known, or the best figure of the name."""
+        for statistic in statistics:
+            found = self.evidence.find(name, statistic)
+            if found is not None and found.value is not None:
+                return found.value
+        return self.evidence.value(name)
+
+    @cached_property
+    def running(self) -> float | None:
+        told = self.figure("running")
+        if told is None and self.evidence.sweep:
+            told = self.evidence.sweep[-1].get("running")
+        return told
+
+    @cached_property
+    def waiting(self) -> float | None:
+        told = self.figure("waiting")
+        if told is None and self.evidence.sweep:
+            told = max(row.get("waiting", 0.0) for row in self.evidence.sweep)
+        return told
+
+    @cached_property
+    def kv_usage(self) -> float | None:
+        """The fullest the cache was seen."""
+        seen = [f.value for f in self.evidence.figures if f.name == "kv_usage" and f.value is not None]
+        seen += [row["kv_usage"] for row in self.evidence.sweep if "kv_usage" in row]
+        return max(seen, default=None)
+
+    @cached_property
+    def kv_low(self) -> bool:
+        """Whether the cache is known to have room."""
+        if self.kv_usage is not None:
+            return self.kv_usage < 0.8
+        return self.evidence.trend("kv_usage") == "low"
+
+    @cached_property
+    def kv_full(self) -> bool:
+        if self.kv_usage is not None:
+            return self.kv_usage >= 0.9
+        return self.evidence.trend("kv_usage") == "high"
+
+    @cached_property
+    def preemptions(self) -> float:
+        seen = [f.value for f in self.evidence.figures if f.name == "preemptions" and f.value is not None]
+        event = self.evidence.event("preempted")
+        return max([*seen, event.numbers.get("total", 1.0) if event else 0.0], default=0.0)
+
+    @cached_property
+    def preempting(self) -> bool:
+        return self.preemptions > 0 or self.evidence.trend("preemptions") in ("rising", "high")
+
+    @cached_property
+    def no_preemption_told(self) -> bool:
+        """Whether a source says that nothing was preempted."""
+        figure = self.evidence.find("preemptions")
+        return figure is not None and figure.value == 0 and not self.preempting
+
+    @cached_property
+    def concurrency(self) -> int | None:
+        """Requests in the system at once: as told, or running and waiting together."""
+        told = self.evidence.hint("concurrency") or self.figure("concurrency")
+        seen = (self.running or 0) + (self.waiting or 0)
+        rows = [int(row["concurrency"]) for row in self.evidence.sweep if "concurrency" in row]
+        return int(max([told or 0, seen, *rows])) or None
+
+    @cached_property
+    def rate_per_s(self) -> float | None:
+        return self.evidence.hint("request_rate_per_s") or self.figure("request_per_s")
+
+    @cached_property
+    def shares_prefix(self) -> bool | None:
+        return self.evidence.hint("shared_prefix")
+
+    @cached_property
+    def random_prompts(self) -> bool:
+        """Whether the load is known to share no prefixes."""
+        return self.shares_prefix is False or self.evidence.hint("dataset") == "random"
+
+    @cached_property
+    def input_tokens(self) -> int | None:
+        told = self.evidence.hint("input_tokens") or self.figure("input_tokens", "mean")
+        return int(told) if told else None
+
+    @cached_property
+    def output_tokens(self) -> int | None:
+        told = self.evidence.hint("output_tokens") or self.figure("output_tokens", "mean")
+        return int(told) if told else None
+
+    @cached_property
+    def words(self) -> str:
+        """Everything said in sentences about the load, lower case."""
+        return " ".join(hints.text for hints in self.evidence.load).lower()
+
+    def qualified(self, name: str) -> list[Figure]:
+        """The figures of a name that belong to a circumstance, largest first."""
+        found = [f for f in self.evidence.figures if f.name == name and f.qualifier and f.value]
+        return sorted(found, key=lambda f: f.value or 0.0, reverse=True)
+
+    @cached_property
+    def stalled_ttft(self) -> tuple[Figure, Figure] | None:
+        """A first token that is ten times later in one circumstance than in another: (late, early)."""
+        ttft = self.qualified("ttft_ms")
+        if len(ttft) >= 2 and (ttft[0].value or 0) > 10 * (ttft[-1].value or 0):
+            return ttft[0], ttft[-1]
+        return None
+
+    @cached_property
+    def speculation(self) -> dict[str, Any] | None:
+        """The speculative configuration, if there is one."""
+        told = self.value("speculative_config")
+        if isinstance(told, Mapping):
+            return dict(told)
+        drafted = self.value("num_speculative_tokens")
+        return {"num_speculative_tokens": int(drafted)} if drafted else None
+
+    @cached_property
+    def acceptance(self) -> float | None:
+        """Accepted tokens over drafted ones."""
+        told = self.figure("acceptance_rate")
+        drafted, accepted = self.figure("drafted_tokens"), self.figure("accepted_tokens")
+        if told is None and drafted and accepted is not None:
+            return accepted / drafted
+        return told
+
+    @cached_property
+    def fits_sequences(self) -> int | None:
+        """Full sequences that the cache holds, from what was seen."""
+        steps = [r for r in self.evidence.sweep if r.get("running") and "kv_usage" in r]
+        calm = [row for row in steps if row["kv_usage"] < 0.97]
+        if calm:
+            last = max(calm, key=lambda row: row["kv_usage"])
+            return max(1, int(last["running"] / last["kv_usage"] + 1e-6))
+        tokens = self.kv_tokens
+        length = (self.input_tokens or 0) + (self.output_tokens or 0)
+        if tokens and length:
+            return max(1, int(tokens / length))
+        return None
+
+    @cached_property
+    def kv_tokens(self) -> float | None:
+        """Tokens the cache holds: as told, or from how full the running requests make it."""
+        told = self.figure("kv_tokens") or self.evidence.setting("kv_tokens")
+        blocks = self.evidence.setting("num_gpu_blocks") or self.figure("kv_blocks")
+        if told or blocks:
+            return float(told or blocks * (self.evidence.setting("block_size") or 16))
+        usage = self.figure("kv_usage")
+        if usage and self.running and self.input_tokens:
+            held = self.input_tokens + (self.output_tokens or 0) / 2
+            return self.running * held / usage
+        return None
+
+    @cached_property
+    def complaint(self) -> bool:
+        """Whether anything seen is wrong by itself: a queue, a full cache, preemption, a word such as rising."""
+        late = (self.figure("ttft_ms", "p50", "mean") or 0) > 2000
+        return bool(
+            (self.waiting or 0) >= 1
+            or self.kv_full
+            or self.preempting
+            or late
+            or self.evidence.trend("ttft_ms") in ("rising", "high")
+        )

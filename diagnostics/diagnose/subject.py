@@ -1,0 +1,199 @@
+"""What is diagnosed: a configuration of any form, read leniently, with what is known about where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.config import ServeConfig, find_source, load_config
+from ...core.config.sources import vllm_names
+from ...core.errors import CamshaftError, ConfigError
+from ...core.places import read_yaml
+from ...core.shape import ModelShape
+from ..compat.context import Context
+from ..compat.devices import Device, find_device
+from ..compat.inputs import Configuration, read_command, read_path
+from ..compat.run import guess_engine
+from ..compat.versions import resolve as release_of
+from ..cost.hardware import Hardware, load_hardware
+from ..cost.models import load_model
+from ..evidence import Evidence
+from ..simulate import EngineKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A configuration with its surroundings; `shape` and `hardware` are None where nobody knows them."""
+
+    label: str
+    given: Mapping[str, Any]  # knobs in snake case, as written
+    engine: EngineKind
+    shape: ModelShape | None = None
+    hardware: Hardware | None = None
+    gpu: str | None = None  # as people name it
+    device: Device | None = None  # as the flag checker knows it
+    configuration: Configuration | None = None  # for the flag checker
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def known(self) -> bool:
+        """Whether step times can be computed rather than fitted."""
+        return self.shape is not None and self.hardware is not None
+
+
+def read_subject(
+    source: str | None,
+    evidence: Evidence,
+    *,
+    engine: str | None = None,
+    version: str | None = None,
+    gpu: str | None = None,
+    model: str | None = None,
+) -> Subject:
+    """The configuration with everything the evidence adds where it is silent.
+
+    Raises ConfigError for a configuration that cannot be read, EvidenceError or ModelError for a GPU or a
+    model that was named and that nobody knows.
+    """
+    values, configuration, own, notes = _read(source, version)
+    for setting in evidence.settings:
+        if setting.name not in values and _is_knob(setting.name):
+            values[setting.name] = setting.value
+    kind = _engine(engine, version or _text(values.pop("version", None)) or evidence.version, own, evidence)
+    values = _known(values, notes)
+    named = gpu or evidence.gpu or (_gpu_of(source) if own else None)
+    hardware = _hardware(named, gpu is not None, notes)
+    shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
+    return Subject(
+        label=source or "the observed server",
+        given=values,
+        engine=kind,
+        shape=shape,
+        hardware=hardware,
+        gpu=named,
+        device=_device(named),
+        configuration=configuration,
+        notes=tuple(notes),
+    )
+
+
+def _read(
+    source: str | None, version: str | None
+) -> tuple[dict[str, Any], Configuration | None, bool, list[str]]:
+    """Values, the checker's view, whether it is this engine's own, and notes."""
+    notes: list[str] = []
+    if source is None:
+        return {}, None, False, notes
+    if not Path(source).is_file():
+        if "serve" in source.split() or "vllm" in source:
+            configuration = read_command(source)[0]
+            return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
+        path, _ = find_source(source)
+        loaded = load_config(path, purpose="inspect")
+        return {name: entry.value for name, entry in loaded.entries.items()}, None, True, notes
+    path = Path(source)
+    try:
+        configuration = read_path(path, None)[0]
+    except CamshaftError:
+        configuration = None
+    if configuration is not None and (configuration.words or configuration.chart):
+        return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
+    told = read_yaml(path).value if path.suffix in (".yaml", ".yml", ".json") else None
+    if not isinstance(told, Mapping):
+        raise ConfigError(f"{source}: no configuration: a YAML mapping, a preset or a command is needed")
+    values = {_snake(str(key)): value for key, value in told.items()}
+    own = configuration is not None and guess_engine(configuration) == "camshaft"
+    if "preset" in values or "policy" in values:
+        loaded = load_config(path, purpose="inspect")
+        return {name: entry.value for name, entry in loaded.entries.items()}, configuration, True, notes
+    return values, configuration, own, notes
+
+
+def _snake(key: str) -> str:
+    return key.strip().removeprefix("--").replace("-", "_")
+
+
+def _values(configuration: Configuration, version: str | None) -> dict[str, Any]:
+    """The options of a command or manifest, as the parser of its release reads them."""
+    target, _ = release_of(configuration.engine, version)
+    context = Context(configuration, configuration.engine, None, target, {}, None)
+    return {name: value for name, value in context.values.items() if value is not None}
+
+
+def _is_knob(name: str) -> bool:
+    return name in ServeConfig.model_fields or name in vllm_names() or name == "num_speculative_tokens"
+
+
+def _known(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The knobs that some release has; the rest is told and left out."""
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        positive = name.removeprefix("no_")
+        if name == "speculative" and value:
+            kept["speculative_config"] = dict(value) if isinstance(value, Mapping) else {"method": str(value)}
+        elif positive != name and positive in ServeConfig.model_fields and isinstance(value, bool):
+            kept[positive] = not value
+        elif value is None:
+            continue
+        elif _is_knob(name):
+            kept[name] = value
+        else:
+            notes.append(f"{name}: {value}: no knob of vLLM or of this engine; left out")
+    return kept
+
+
+def _engine(named: str | None, version: str | None, own: bool, evidence: Evidence) -> EngineKind:
+    name = named or evidence.engine or ("camshaft" if own else "vllm")
+    if name == "sglang":
+        name = "vllm"
+    return EngineKind("camshaft" if name == "camshaft" else "vllm", version)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _gpu_of(source: str | None) -> str | None:
+    """The device that a preset's name begins with."""
+    words = Path(source or "").stem.split("-")
+    for length in range(len(words), 0, -1):
+        name = "-".join(words[:length])
+        try:
+            load_hardware(name)
+        except CamshaftError:
+            continue
+        return name
+    return None
+
+
+def _hardware(name: str | None, required: bool, notes: list[str]) -> Hardware | None:
+    if not name:
+        return None
+    try:
+        return load_hardware(name)
+    except CamshaftError as error:
+        if required:
+            raise
+        notes.append(f"{error}; step times are fitted from the evidence")
+        return None
+
+
+def _device(name: str | None) -> Device | None:
+    try:
+        return find_device(name) if name else None
+    except CamshaftError:
+        return None
+
+
+def _shape(name: str, required: bool, notes: list[str]) -> ModelShape | None:
+    if not name:
+        return None
+    try:
+        return load_model(name)
+    except CamshaftError as error:
+        if required:
+            raise
+        notes.append(f"model {name!r}: {str(error).split(';')[0]}")
+        return None

@@ -1,0 +1,142 @@
+"""Every knob turned once, without looking for symptoms: what the replays alone can decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..simulate import Replay
+from .model import Bottleneck, Proposal
+from .situation import Situation
+
+
+def turns(situation: Situation, seen: Replay) -> list[Proposal]:
+    """One or two turns of each knob that could matter to what the replay as it is shows."""
+    return [
+        *_slots(situation, seen),
+        *_budget(situation),
+        *_switches(situation),
+        *_cache(situation),
+        *_parallel(situation),
+    ]
+
+
+def _turn(
+    bottleneck: Bottleneck, knob: str, before: Any, after: Any, why: str, *, lossy: bool = False
+) -> Proposal:
+    return Proposal(
+        bottleneck=bottleneck, knob=knob, before=before, after=after, why=why, lossy=lossy
+    )
+
+
+def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    slots = int(s.value("max_num_seqs"))
+    most = int(seen.log.column("running").max(initial=0))
+    waits = float(seen.log.column("waiting").max(initial=0)) > 0
+    if most >= slots and waits:
+        wanted = s.concurrency or 2 * slots
+        for after in dict.fromkeys((max(wanted, slots + 1), 2 * slots)):
+            yield _turn(
+                "admission_cap",
+                "max_num_seqs",
+                slots,
+                after,
+                f"all {slots} slots are taken while requests wait in {_share(seen, 'no_slot'):.0%} of the time",
+            )
+    if seen.result.preemptions:
+        steady = int(seen.log.column("running").mean() * 0.9) or 1
+        for after in dict.fromkeys((s.fits_sequences or steady, steady)):
+            if after < slots:
+                yield _turn(
+                    "preemption",
+                    "max_num_seqs",
+                    slots,
+                    after,
+                    f"{seen.result.preemptions} preemptions in the replay: more is admitted than the cache holds to the end",
+                )
+
+
+def _share(seen: Replay, cause: str) -> float:
+    took = float(seen.log.column("duration_ms").sum()) / 1e3
+    return seen.log.blocked.get(cause, 0.0) / took if took else 0.0
+
+
+def _budget(s: Situation) -> Iterator[Proposal]:
+    budget = int(s.value("max_num_batched_tokens"))
+    if s.value("enable_chunked_prefill") is False:
+        yield _turn(
+            "prefill_interference",
+            "enable_chunked_prefill",
+            False,
+            True,
+            "prompts are computed whole, and every running sequence waits for them",
+        )
+        return
+    if budget < 16384:
+        yield _turn(
+            "token_budget",
+            "max_num_batched_tokens",
+            budget,
+            min(16384, 4 * budget),
+            f"the {budget:,} tokens of a step are spent while prompts wait",
+        )
+    if budget > 512 and budget // 4 >= 1:
+        yield _turn(
+            "prefill_interference",
+            "max_num_batched_tokens",
+            budget,
+            max(256, budget // 4),
+            f"decodes share steps with up to {budget:,} prompt tokens",
+        )
+    if not s.value("long_prefill_token_threshold"):
+        yield _turn(
+            "prefill_interference",
+            "long_prefill_token_threshold",
+            0,
+            max(16, budget // 2),
+            "one long prompt takes the whole step",
+        )
+
+
+def _switches(s: Situation) -> Iterator[Proposal]:
+    if s.value("enable_prefix_caching") is False:
+        yield _turn(
+            "repeated_prefill", "enable_prefix_caching", False, True, "shared prefixes are computed again each time"
+        )
+    if s.value("enforce_eager") is True:
+        yield _turn("kernel_launch", "enforce_eager", True, False, "the device waits for kernels to be launched")
+    if s.value("async_scheduling") is False:
+        yield _turn("host", "async_scheduling", False, True, "the device waits while the next step is planned")
+    processes = int(s.value("api_server_count") or 1)
+    yield _turn(
+        "host", "api_server_count", processes, 4 * processes, "requests wait for the HTTP process"
+    )
+    told = s.speculation
+    if told:
+        drafted = int(told.get("num_speculative_tokens") or 3)
+        for fewer in sorted({0, 1} - {drafted}):
+            yield _turn(
+                "speculation", "num_speculative_tokens", drafted, fewer, "drafts cost more than they give"
+            )
+
+
+def _cache(s: Situation) -> Iterator[Proposal]:
+    now = float(s.value("gpu_memory_utilization") or 0.9)
+    why = "requests wait for KV blocks"
+    if now < 0.949:
+        yield _turn("kv_capacity", "gpu_memory_utilization", now, 0.95, why)
+    dtype = str(s.value("kv_cache_dtype") or "auto")
+    if "fp8" not in dtype:
+        yield _turn("kv_capacity", "kv_cache_dtype", dtype, "fp8", f"{why}; in FP8 a token needs half", lossy=True)
+
+
+def _parallel(s: Situation) -> Iterator[Proposal]:
+    size = int(s.value("tensor_parallel_size") or 1)
+    if size > 1 and s.subject.known:
+        yield _turn(
+            "communication",
+            "tensor_parallel_size",
+            size,
+            size // 2,
+            "each layer waits for the devices to exchange their parts",
+        )
