@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from .progress import stages
 
 if TYPE_CHECKING:
     from ..core.config import LoadedConfig
@@ -29,6 +30,9 @@ Exit status: 0 drained, 1 the engine failed or requests were cut off, 2 the conf
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 is any free one.")
+@click.option(
+    "--record", metavar="FILE", help="Record arrivals, lengths, prefix hashes and step plans; never content."
+)
 @click.option("--skip-flag-check", is_flag=True, help="Do not run check-flags on the file first.")
 def serve(
     model: str | None,
@@ -36,6 +40,7 @@ def serve(
     overrides: tuple[str, ...],
     host: str | None,
     port: int | None,
+    record: str | None,
     skip_flag_check: bool,
 ) -> None:
     """Serve MODEL, or what the configuration names, over an OpenAI-compatible API."""
@@ -45,7 +50,7 @@ def serve(
         )
     from ..core.errors import CamshaftError, ConfigError
 
-    given = {"model": model, "host": host, "port": port}
+    given = {"model": model, "host": host, "port": port, "record": record}
     try:
         sys.exit(_serve(source, overrides, given, skip_flag_check))
     except CamshaftError as error:
@@ -63,8 +68,9 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
     loaded = load_config(source, [*overrides, *options])
     if loaded.source is not None and not skip_check:
         _check_flags(loaded)
-    folder = locate(loaded.config.model, progress=_Steps()) if loaded.config.model else Path()
-    resolved = settle(loaded)
+    with stages() as progress:
+        resolved = settle(loaded, progress)
+    folder = locate(loaded.config.model)
 
     from ..core.serve.parts import parts_of
     from ..core.serve.server import run_server
@@ -76,30 +82,13 @@ def _check_flags(loaded: LoadedConfig) -> None:
     """What `engine check-flags` says of the file; an error in it ends the start before anything is loaded."""
     from ..core.errors import ConfigError
     from ..diagnostics.compat.run import check_file
-    from ..diagnostics.compat.versions import UnknownVersion
 
     source = loaded.source
     if source is None:
         return
-    try:
-        results = check_file(source, engine="camshaft")
-    except UnknownVersion:
-        return  # no release of ours has been recorded yet: there is nothing to compare with
-    for result in results:
+    for result in check_file(source, engine="camshaft"):
         errors = [finding for finding in result.findings if str(finding.severity) == "error"]
         for finding in result.findings:
             click.echo(f"{finding.severity}: {finding.code}: {finding.message}", err=True)
         if errors:
             raise ConfigError(f"{source}: {len(errors)} error(s) above; see: engine check-flags {source}")
-
-
-class _Steps:
-    """Tells on standard error which stage of fetching a model begins."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self._stage = stage
-            click.echo(f"{stage} ...", err=True)

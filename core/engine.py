@@ -55,6 +55,7 @@ class Engine:
             max_num_seqs=self.scheduler.params.max_num_seqs,
             policy=self.scheduler.guard.name,
             memory=self.capacity.memory,
+            vocab_size=self.capacity.vocab_size,
         )
 
     def add(self, request: Request) -> None:
