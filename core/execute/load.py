@@ -33,7 +33,8 @@ def load_model(config: ServeConfig) -> tuple[Model, Limits]:
     limits = limits_of(config, shape, device, dtype)
     if device.type == "cpu":
         set_threads(shape)
-    return open_model(folder, shape, device, dtype), limits
+    fp8 = config.quantization == "fp8" and device.type == "cuda"
+    return open_model(folder, shape, device, dtype, quantize_fp8=fp8), limits
 
 
 def set_threads(shape: ModelShape) -> None:
@@ -122,7 +123,7 @@ def _budget(
         num_blocks=config.num_gpu_blocks_override,
         kv_cache_dtype="auto",
         dtype=name,
-        quantization=config.quantization,
+        quantization="none" if device.type == "cpu" else config.quantization,  # a CPU holds FP8 as `dtype`
     )
     free = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name)
     return memory_budget(shape, free, settings, CAMSHAFT_CPU if device.type == "cpu" else CAMSHAFT_CUDA)

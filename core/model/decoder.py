@@ -21,10 +21,16 @@ class DenseDecoder:
     """Implements `Model`. Raises ModelError if a weight is missing or of another size than the shape says."""
 
     def __init__(
-        self, shape: ModelShape, weights: WeightSource, device: torch.device, dtype: torch.dtype
+        self,
+        shape: ModelShape,
+        weights: WeightSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        quantize_fp8: bool = False,
     ) -> None:
         self.shape, self.device, self.dtype = shape, device, dtype
-        load = Loader(weights, device, dtype)
+        load = Loader(weights, device, dtype, quantize_fp8=quantize_fp8)
         self._layers = [load_layer(load, shape, index) for index in range(shape.num_layers)]
         embedding, head = "model.embed_tokens", "lm_head"
         tied = shape.tie_word_embeddings or f"{head}.weight" not in load

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.gated_linear import GatedLinear, make_gated_linear
-from ...kernels.linear import InputNorm, Linear, make_linear
+from ...kernels.gated_linear import GatedLinear
+from ...kernels.linear import InputNorm, Linear
 from ...kernels.rope_kv_write import HeadNorm
 from ..errors import ModelError
 from ..shape import ModelShape
 from .base import WeightSource
+from .fp8 import Matrix, is_fp8, matrix_gated, matrix_linear, quantized, stored_weight
 
 
 @dataclass(slots=True)
@@ -27,10 +28,16 @@ class DecoderLayer:
 
 
 class Loader:
-    """Reads named weights, checks their sizes, and moves them to one device and dtype."""
+    """Reads named weights, checks their sizes, and moves them to one device and dtype, tensor by tensor.
 
-    def __init__(self, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
+    With `quantize_fp8`, matrices of the layers become FP8 as they arrive; embedding and head stay.
+    """
+
+    def __init__(
+        self, weights: WeightSource, device: torch.device, dtype: torch.dtype, *, quantize_fp8: bool = False
+    ) -> None:
         self._weights, self._device, self._dtype = weights, device, dtype
+        self._quantize_fp8 = quantize_fp8
         self._names = frozenset(weights.names())
 
     def __contains__(self, name: str) -> bool:
@@ -38,10 +45,33 @@ class Loader:
 
     def tensor(self, name: str, *size: int) -> torch.Tensor:
         """The tensor called `name`, of exactly `size`. Raises ModelError."""
+        found = self._sized(name, size)
+        if is_fp8(found):
+            raise ModelError(f"{name} is in FP8, which only linear layers may be")
+        return found.to(device=self._device, dtype=self._dtype)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """The weight of the linear layer called `name`, in FP8 if it is stored so. Raises ModelError."""
+        found = self._sized(f"{name}.weight", (rows, columns))
+        if is_fp8(found):
+            return stored_weight(found.to(self._device), name, self._optional)
+        dense = found.to(device=self._device, dtype=self._dtype)
+        return quantized(dense) if self._quantize_fp8 and name.startswith("model.layers.") else dense
+
+    def _sized(self, name: str, size: tuple[int, ...]) -> torch.Tensor:
         found = self._weights.get(name)
         if tuple(found.shape) != size:
             raise ModelError(f"{name}: its size is {tuple(found.shape)}, the config says {size}")
-        return found.to(device=self._device, dtype=self._dtype)
+        return found
+
+    def _optional(self, name: str) -> torch.Tensor | None:
+        return self._weights.get(name).to(self._device) if name in self else None
+
+    def _input_scale(self, names: list[str]) -> torch.Tensor | None:
+        """One calibrated scale for layers that share their input: the largest; None unless all have one."""
+        found = [self._optional(f"{name}.input_scale") for name in names]
+        scales = [scale.float().reshape(-1) for scale in found if scale is not None and scale.numel() == 1]
+        return torch.cat(scales).max().reshape(1) if len(scales) == len(names) else None
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """As `tensor`, of one dimension, in memory of its own."""
@@ -55,10 +85,15 @@ class Loader:
         self, rows: dict[str, int], in_features: int, *, bias: bool = False, norm: InputNorm | None = None
     ) -> Linear:
         """One linear layer whose rows are those of the named ones, so many of each, in order."""
-        weights = [self.tensor(f"{name}.weight", size, in_features) for name, size in rows.items()]
-        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
+        parts = [self.matrix(name, size, in_features) for name, size in rows.items()]
         biases = [self.vector(f"{name}.bias", size) for name, size in rows.items()] if bias else []
-        return make_linear(joined, torch.cat(biases) if biases else None, norm)
+        joined = torch.cat(biases) if biases else None
+        return matrix_linear(parts, self._dtype, joined, norm, self._input_scale(list(rows)))
+
+    def gated(self, gate: str, up: str, rows: int, columns: int, norm: InputNorm) -> GatedLinear:
+        """The first half of a SwiGLU layer, from the names of its two linear layers."""
+        parts = self.matrix(gate, rows, columns), self.matrix(up, rows, columns)
+        return matrix_gated(*parts, self._dtype, norm, self._input_scale([gate, up]))
 
 
 def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
@@ -83,9 +118,11 @@ def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
         ),
         head_norm=head_norm,
         output=load.linear({f"{attention}.o_proj": hidden}, q_size, bias=f"{attention}.o_proj.bias" in load),
-        gate_up=make_gated_linear(
-            load.tensor(f"{prefix}.mlp.gate_proj.weight", inner, hidden),
-            load.tensor(f"{prefix}.mlp.up_proj.weight", inner, hidden),
+        gate_up=load.gated(
+            f"{prefix}.mlp.gate_proj",
+            f"{prefix}.mlp.up_proj",
+            inner,
+            hidden,
             load.norm(f"{prefix}.post_attention_layernorm", hidden, eps),
         ),
         down=load.linear({f"{prefix}.mlp.down_proj": hidden}, inner),

@@ -32,8 +32,15 @@ def obstacle(shape: ModelShape) -> str | None:
     return None
 
 
-def build(shape: ModelShape, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> Model:
-    """The model with its weights on the device.
+def build(
+    shape: ModelShape,
+    weights: WeightSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    quantize_fp8: bool = False,
+) -> Model:
+    """The model with its weights on the device, those of its layers in FP8 with `quantize_fp8`.
 
     Raises ModelError when the architecture is not one of the project's own, or a weight is missing or
     of another size than the shape says.
@@ -41,4 +48,4 @@ def build(shape: ModelShape, weights: WeightSource, device: torch.device, dtype:
     reason = obstacle(shape)
     if reason is not None:
         raise ModelError(f"{shape.name}: {reason} is not among the project's own model definitions")
-    return DenseDecoder(shape, weights, device, dtype)
+    return DenseDecoder(shape, weights, device, dtype, quantize_fp8=quantize_fp8)

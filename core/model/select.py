@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
 from .base import Model
+from .fp8 import obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
 from .loading.files import read_json
 from .registry import DENSE, build, obstacle
@@ -29,30 +30,44 @@ def model_shape(folder: Path) -> ModelShape:
     """
     raw = read_json(folder / "config.json")
     quantised = raw.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
+    method = obstacle_in(quantised) if isinstance(quantised, dict) else quantised
+    if method:
         raise ModelError(
             f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
             f"use the model in its original precision, or a GGUF file of it"
         )
     ends = eos_token_ids(folder)
     if not _is_ours(raw, folder):
+        if quantised:
+            raise ModelError(f"{folder.name}: FP8 weights load into the project's own model definitions only")
         from .fallback import fallback_shape
 
         return replace(fallback_shape(folder), eos_token_ids=ends)
     return replace(shape_from_config(raw, folder.name), eos_token_ids=ends)
 
 
-def open_model(folder: Path, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Model:
-    """The model of `model_shape(folder)` with its weights on the device. Raises ModelError."""
+def open_model(
+    folder: Path,
+    shape: ModelShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    quantize_fp8: bool = False,
+) -> Model:
+    """The model of `model_shape(folder)` with its weights on the device, those of its layers in FP8 with
+    `quantize_fp8`. Raises ModelError."""
     if obstacle(shape) is None:
         weights = _Traced(open_weights(folder))
         try:
-            return build(shape, weights, device, dtype)
+            return build(shape, weights, device, dtype, quantize_fp8=quantize_fp8)
         except ModelError as error:
             if str(folder) in str(error):
                 raise
             raise ModelError(f"{weights.last_file or folder}: {error}") from error
+    if quantize_fp8:
+        raise ModelError(
+            f"{folder.name}: quantization fp8 works with the project's own model definitions only"
+        )
     from .fallback import FallbackModel
 
     return FallbackModel(folder, device, dtype, shape)

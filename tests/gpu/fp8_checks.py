@@ -31,8 +31,8 @@ def quantized(
         weight = InputNorm(place.tensor(width), 1e-5) if norm else None
         scale = torch.tensor([0.01], device=place.device) if static else None
         expected, got = (_outputs(rows, width, group, place) for _ in range(2))
-        reference.quantize_rows(x, group, weight, gated, scale, *expected)
-        quantize_rows(x, group, weight, gated, scale, *got)
+        reference.quantize_rows(x, group, weight, gated, scale, expected[0], expected[1])
+        quantize_rows(x, group, weight, gated, scale, got[0], got[1])
         compare(got[1], expected[1], 1e-5)
         kept = torch.ones_like(expected[0], dtype=torch.bool)
         if place.device.type == "cpu":
@@ -54,8 +54,8 @@ def blocked(rows: int, out_features: int, in_features: int) -> Check:
         w_scales = torch.rand(-(-out_features // 128), in_features // 128)
         inputs = [t.to(place.device) for t in (x, x_scales, weight, w_scales)]
         expected, got = (torch.full((rows, out_features), 9.0, device=place.device) for _ in range(2))
-        block_reference.block_product(*inputs, expected)
-        block_product(*inputs, got)
+        block_reference.block_product(inputs[0], inputs[1], inputs[2], inputs[3], expected)
+        block_product(inputs[0], inputs[1], inputs[2], inputs[3], got)
         # Hopper's FP8 products keep fewer bits of a sum than float32 (arXiv 2412.19437, section 3.5.2).
         compare(got, expected, 1e-4 if place.device.type == "cpu" else 0.5)
 

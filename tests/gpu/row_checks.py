@@ -59,9 +59,15 @@ def rope(heads: int, kv_heads: int, dim: int, page: int, *, norms: bool, far: bo
             cache[first:] = 0
         mine = qkv.clone()
         rope_reference.rope_kv_write(
-            qkv, positions, torch.where(slots < 0, slots, slots - first * page), cos_sin, *near, weights
+            qkv,
+            positions,
+            torch.where(slots < 0, slots, slots - first * page),
+            cos_sin,
+            near[0],
+            near[1],
+            weights,
         )
-        rope_kv_write(mine, positions, slots, cos_sin, *caches, weights)
+        rope_kv_write(mine, positions, slots, cos_sin, caches[0], caches[1], weights)
         tolerance = TOLERANCE[place.dtype]
         compare(mine[:, : heads * dim], qkv[:, : heads * dim], tolerance)
         for cache, expected in zip(caches, near, strict=True):
@@ -81,7 +87,7 @@ def rope_fp8() -> Check:
         cache = [torch.zeros((1, 1, 16, 64), device=place.device).to(torch.float8_e4m3fn) for _ in range(2)]
         slots = torch.arange(4, device=place.device)
         plain = qkv.clone()
-        rope_kv_write(qkv, zeros, slots, cos_sin, *cache, None, k_scale=0.5, v_scale=0.25)
+        rope_kv_write(qkv, zeros, slots, cos_sin, cache[0], cache[1], None, k_scale=0.5, v_scale=0.25)
         for i, (held, scale) in enumerate(zip(cache, (0.5, 0.25), strict=True)):
             source = plain[:, (1 + i) * 64 : (2 + i) * 64].float()
             expected = (source / scale).to(torch.float8_e4m3fn)

@@ -45,7 +45,7 @@ def test_carries_are_lost() -> None:
     When this fails, checks may compare values at powers of two on a CPU too.
     """
     x, out = torch.full((16,), 127.9), torch.zeros(16).to(torch.float8_e4m3fn)
-    _narrow[(1,)](x, out, N=16)
+    _narrow[(1,)](x, out, N=tl.constexpr(16))
     assert out[0].float() == 64.0
     assert x.to(torch.float8_e4m3fn)[0].float() == 128.0
 
@@ -53,5 +53,5 @@ def test_carries_are_lost() -> None:
 def test_known_gap_of_the_interpreter() -> None:
     """When this fails, the interpreter multiplies bfloat16 rightly, and the checks above should run in it too."""
     a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.empty(16, 16)
-    _product[(1,)](a, b, out, N=16)
+    _product[(1,)](a, b, out, N=tl.constexpr(16))
     assert (out - a.float() @ b.float()).abs().max() > 1.0
