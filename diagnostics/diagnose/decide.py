@@ -11,7 +11,7 @@ from .prove import WORTH
 from .situation import Situation
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
-LOSSY_WEIGHT = 0.4  # answers may change: something else that helps goes first
+LOSSY_WORTH = 0.04  # answers may change: something else that helps goes first
 
 
 def ranked(proofs: Sequence[Proof]) -> list[Proof]:
@@ -21,14 +21,26 @@ def ranked(proofs: Sequence[Proof]) -> list[Proof]:
 
 def weight(proof: Proof) -> float:
     """The gain as it ranks."""
-    factor = (EVIDENCE_WEIGHT if proof.proposal.from_evidence else 1.0) * (
-        LOSSY_WEIGHT if proof.proposal.lossy else 1.0
-    )
-    return proof.gain * factor if proof.gain > 0 else proof.gain
+    if proof.gain <= 0:
+        return proof.gain
+    gained = min(proof.gain, LOSSY_WORTH) if proof.proposal.lossy else proof.gain
+    return gained * (EVIDENCE_WEIGHT if proof.proposal.from_evidence else 1.0) * _cure(proof)
+
+
+def _cure(proof: Proof) -> float:
+    """A turn that ends preemption altogether goes before one that eases it."""
+    before, after = proof.before.preemptions or 0, proof.after.preemptions or 0
+    if proof.proposal.bottleneck != "preemption" or not before:
+        return 1.0
+    return 3.0 if after == 0 else 1.0
 
 
 def decide(
-    situation: Situation, proofs: Sequence[Proof], seen: Replay, limits: Sequence[Limit], confidence: Confidence
+    situation: Situation,
+    proofs: Sequence[Proof],
+    seen: Replay,
+    limits: Sequence[Limit],
+    confidence: Confidence,
 ) -> Verdict:
     """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves."""
     beyond = _beyond_physics(situation, limits, confidence)
@@ -77,7 +89,11 @@ def _overloaded(situation: Situation, result: Result) -> bool:
 def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: Confidence) -> Verdict | None:
     """A target that the device cannot meet even with one sequence."""
     floors = {limit.name: limit for limit in limits}
-    for name, target in (("tpot_floor_ms", situation.targets.tpot_ms), ("tpot_floor_ms", situation.targets.itl_ms), ("ttft_floor_ms", situation.targets.ttft_ms)):
+    for name, target in (
+        ("tpot_floor_ms", situation.targets.tpot_ms),
+        ("tpot_floor_ms", situation.targets.itl_ms),
+        ("ttft_floor_ms", situation.targets.ttft_ms),
+    ):
         floor = floors.get(name)
         if floor is None or target is None or target >= floor.value:
             continue
@@ -94,7 +110,9 @@ def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: C
     return None
 
 
-def _offered_load(situation: Situation, seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:
+def _offered_load(
+    situation: Situation, seen: Replay, order: Sequence[Proof], confidence: Confidence
+) -> Verdict:
     done = situation.figure("completed_per_s") or seen.result.throughput_requests_per_s
     rate = situation.rate_per_s
     best = order[0] if order and order[0].gain > 0 else None
@@ -104,8 +122,16 @@ def _offered_load(situation: Situation, seen: Replay, order: Sequence[Proof], co
         if best
         else "no knob gains anything"
     )
-    copies = f"about {max(2, -(-rate // max(done, 1e-9))):.0f} such servers are needed" if rate else "more servers are needed"
-    shown = f"{rate:g} requests a second arrive and {done:.2g} are done" if rate else f"requests pile up at {done:.2g} a second"
+    copies = (
+        f"about {max(2, -(-rate // max(done, 1e-9))):.0f} such servers are needed"
+        if rate
+        else "more servers are needed"
+    )
+    shown = (
+        f"{rate:g} requests a second arrive and {done:.2g} are done"
+        if rate
+        else f"requests pile up at {done:.2g} a second"
+    )
     return Verdict(
         bottleneck="offered_load",
         knob=None,

@@ -15,9 +15,13 @@ from .rig import FittedRig
 from .situation import Situation
 
 ASSUMED_STEP_MS = 30.0
-TOKENS_FOR_A_STEP = 300.0  # prompt tokens whose arithmetic takes as long as reading the weights once (order of it)
+TOKENS_FOR_A_STEP = (
+    300.0  # prompt tokens whose arithmetic takes as long as reading the weights once (order of it)
+)
 SEQUENCE_SHARE = 0.004  # of a lone sequence's step, for each further one: its cache and its row
-EAGER_SHARE = 0.5  # of a lone sequence's step without graphs, at least what launches cost where no floor is known
+EAGER_SHARE = (
+    0.5  # of a lone sequence's step without graphs, at least what launches cost where no floor is known
+)
 ROUNDS = 4
 
 
@@ -49,7 +53,9 @@ def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
     )
     rig = _calibrated(rig, situation)
     if not notes.measured:
-        notes.lines.append(f"no step time was observed: {ASSUMED_STEP_MS:g} ms a step is assumed; only ratios mean anything")
+        notes.lines.append(
+            f"no step time was observed: {ASSUMED_STEP_MS:g} ms a step is assumed; only ratios mean anything"
+        )
     rig.assumptions = tuple(notes.lines)
     rig.band_percent = 30.0 if notes.measured else 50.0
     return rig
@@ -61,7 +67,9 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
     summary = workload.summary()
     longest = summary.input_tokens_max + summary.output_tokens_max + 1
     slots = int(value("max_num_seqs"))
-    tokens = situation.kv_tokens or _from_usage(situation, summary.input_tokens_mean, summary.output_tokens_mean)
+    tokens = situation.kv_tokens or _from_usage(
+        situation, summary.input_tokens_mean, summary.output_tokens_mean
+    )
     if tokens is None:
         tokens = 1.25 * slots * longest if slots <= 4096 else 1e8
         notes.lines.append("the size of the KV cache is not known; it is taken to be no limit")
@@ -116,6 +124,7 @@ def _cost(situation: Situation, params: SchedulerParams, inputs: float, notes: _
     base = step / (1 + SEQUENCE_SHARE * batch)
     slope = _swept_slope(situation)
     if slope is not None:
+        notes.measured = True
         base, per_sequence = slope
     else:
         per_sequence = base * SEQUENCE_SHARE
@@ -258,12 +267,14 @@ def _calibrated(rig: FittedRig, situation: Situation) -> FittedRig:
             break
         off = throughput / max(result.throughput_output_tokens_per_s, 1e-9)
         late = ttft / max(result.ttft_ms.p50, 1e-9) if ttft and result.ttft_ms else 1.0
+        if _queues(rig):
+            late = 1.0  # a first token that waits for a slot or for blocks tells nothing of prefill
         error = abs(_log(off)) + abs(_log(late))
         if error < best_error:
             best, best_error = rig, error
         if error < 0.1:
             break
-        changes: dict[str, Any] = {"prefill_token_ms": rig.cost.prefill_token_ms * _bounded(late if ttft else 1 / off)}
+        changes: dict[str, Any] = {"prefill_token_ms": rig.cost.prefill_token_ms * _bounded(late)}
         if not told:
             changes["base_ms"] = rig.cost.base_ms * _bounded(1 / off)
             changes["sequence_ms"] = rig.cost.sequence_ms * _bounded(1 / off)
@@ -272,6 +283,13 @@ def _calibrated(rig: FittedRig, situation: Situation) -> FittedRig:
         if rig.eager_cost is not None:
             break
     return best
+
+
+def _queues(rig: FittedRig) -> bool:
+    """Whether requests of the replay as it is mostly wait for a slot or for blocks."""
+    log = rig.play({}).log
+    held = log.blocked.get("no_slot", 0.0) + log.blocked.get("no_blocks", 0.0)
+    return held > 0.3 * float(log.column("end_s").max(initial=1e-9))
 
 
 def _bounded(factor: float) -> float:

@@ -21,7 +21,12 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
     alone = target.decode_step(1, context)
     weights = prepared.budget.weights_bytes
     limits = [
-        Limit("tpot_floor_ms", _fastest(cost, context), "ms", f"one decode step, which reads {weights / GIB:.1f} GiB of weights,"),
+        Limit(
+            "tpot_floor_ms",
+            _fastest(cost, context),
+            "ms",
+            f"one decode step, which reads {weights / GIB:.1f} GiB of weights,",
+        ),
         Limit(
             "ttft_floor_ms",
             target.prefill_step(max(1, int(summary.input_tokens_mean))).total,
@@ -62,13 +67,20 @@ def seen_limits(seen: Replay) -> list[Limit]:
     """Where step time and waiting time went in the replay as it is."""
     shares = seen.log.shares()
     found = [
-        Limit(f"step_share_{name}", shares[name], "share", f"of all step time goes to {name.replace('_', ' ')}")
+        Limit(
+            f"step_share_{name}", shares[name], "share", f"of all step time goes to {name.replace('_', ' ')}"
+        )
         for name in sorted(PARTS, key=lambda part: -shares[part])
         if shares[name] >= 0.02
     ]
     took = max(float(seen.log.column("end_s").max(initial=0.0)), 1e-9)
     found += [
-        Limit(f"waiting_{cause}", seconds / took, "share", f"of the time somebody waits: {_CAUSE.get(cause, cause)}")
+        Limit(
+            f"waiting_{cause}",
+            seconds / took,
+            "share",
+            f"of the time somebody waits: {_CAUSE.get(cause, cause)}",
+        )
         for cause, seconds in sorted(seen.log.blocked.items(), key=lambda item: -item[1])
     ]
     return found

@@ -10,7 +10,7 @@ from .situation import Situation
 
 ASSUMED_INPUT, ASSUMED_OUTPUT = 1000, 200
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
-MOST_OUTPUT_TOKENS = 120_000  # of one replay: enough for a steady state, and a diagnosis stays quick
+MOST_STEPS = 2_500  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000
 
 
@@ -49,7 +49,7 @@ def _steady(situation: Situation) -> Load:
         shape["shared_prefix_tokens"] = int(inputs * SHARED_SHARE)
         shape["shared_prefix_groups"] = 8
         notes.append(f"{SHARED_SHARE:.0%} of a prompt is shared within 8 groups")
-    shape["arrival"] = _arrival(situation, outputs, notes)
+    shape["arrival"] = _arrival(situation, inputs, outputs, notes)
     told = told_input is not None and told_output is not None
     return Load(load_workload(shape), tuple(notes), told)
 
@@ -58,8 +58,11 @@ def _spread(mean: int) -> dict[str, Any]:
     return {"uniform": [max(1, mean // 2), mean + mean // 2]}
 
 
-def _arrival(situation: Situation, outputs: int, notes: list[str]) -> dict[str, Any]:
-    most = max(24, MOST_OUTPUT_TOKENS // outputs)
+def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) -> dict[str, Any]:
+    slots, budget = int(situation.value("max_num_seqs")), int(situation.value("max_num_batched_tokens"))
+    together = min(situation.running or situation.concurrency or 16, slots)
+    steps_each = outputs / max(1.0, together) + inputs / budget
+    most = max(24, int(MOST_STEPS / steps_each))
     asked = situation.evidence.hint("requests")
     rate = situation.rate_per_s
     if rate and not situation.evidence.hint("concurrency"):
@@ -69,7 +72,7 @@ def _arrival(situation: Situation, outputs: int, notes: list[str]) -> dict[str, 
         clients = 16
         notes.append("16 requests at once are assumed")
     requests = min(asked or 6 * clients, most)
-    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 2 * clients))}
+    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 1.5 * clients))}
 
 
 def _interference(situation: Situation) -> Load:

@@ -152,12 +152,26 @@ def refused_by_budget(budget: MemoryBudget, turned: Mapping[str, MemoryBudget]) 
     others = ", ".join(fits) or "no single knob makes it fit: smaller weights or more devices are needed"
     if not fits:
         return Verdict(
-            bottleneck="kv_does_not_fit", knob=None, before=None, after=None, why=f"{why}; {others}", confidence="simulated"
+            bottleneck="kv_does_not_fit",
+            knob=None,
+            before=None,
+            after=None,
+            why=f"{why}; {others}",
+            confidence="simulated",
         )
     name, found = next(iter(fits.items()))
     knob, _, value = name.partition("=")
-    now = getattr(budget, {"gpu_memory_utilization": "utilization", "max_model_len": "max_model_len"}.get(knob, ""), None)
-    change = Change(before=budget.kv_bytes / GIB, after=found.kv_bytes / GIB, low=found.kv_bytes / GIB * 0.85, high=found.kv_bytes / GIB * 1.15)
+    now = getattr(
+        budget,
+        {"gpu_memory_utilization": "utilization", "max_model_len": "max_model_len"}.get(knob, ""),
+        None,
+    )
+    change = Change(
+        before=budget.kv_bytes / GIB,
+        after=found.kv_bytes / GIB,
+        low=found.kv_bytes / GIB * 0.85,
+        high=found.kv_bytes / GIB * 1.15,
+    )
     return Verdict(
         bottleneck="kv_does_not_fit",
         knob=knob,

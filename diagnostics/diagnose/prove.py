@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...core.errors import CamshaftError
 from ..results import Distribution, Result
 from .model import Change, Proof, Proposal
 from .rig import Rig
+from .situation import Situation
 
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
-LATENCY_WEIGHT = 0.25
-MOST = 2.0  # natural log: beyond a factor 7 one figure says no more
+MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
 
 
-def prove(rig: Rig, proposals: Iterable[Proposal]) -> list[Proof]:
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What each log ratio of a latency counts beside throughput: what somebody suffers from counts more."""
+
+    first_token: float = 0.25  # p50 and p99, each
+    gaps: float = 0.25  # p99 between tokens
+    per_token: float = 0.25  # mean time per output token
+
+    @classmethod
+    def of(cls, situation: Situation) -> Objective:
+        """By what the evidence shows: first tokens behind somebody's prompt, or gaps between tokens."""
+        if situation.stalled_ttft is not None:
+            return cls(first_token=0.5, gaps=0.05, per_token=0.05)
+        if situation.spiky_gaps is not None:
+            return cls(first_token=0.1, gaps=1.0)
+        return cls()
+
+
+def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None = None) -> list[Proof]:
     """The proposals that can be replayed, each with both results; what cannot run turned is dropped."""
     before = rig.play({}).result
     proofs = []
@@ -31,7 +49,7 @@ def prove(rig: Rig, proposals: Iterable[Proposal]) -> list[Proof]:
                 proposal=proposal,
                 before=before,
                 after=after,
-                gain=gain(before, after),
+                gain=gain(before, after, objective or Objective()),
                 predicted=predicted(before, after, rig.band_percent),
                 replay=replayed,
             )
@@ -39,21 +57,18 @@ def prove(rig: Rig, proposals: Iterable[Proposal]) -> list[Proof]:
     return proofs
 
 
-def gain(before: Result, after: Result) -> float:
-    """How much better: the log ratio of throughput (goodput under targets) plus a quarter of each latency's.
-
-    Latencies are p50 and p99 of the first token, p99 between tokens and the mean time per output token.
-    """
+def gain(before: Result, after: Result, objective: Objective) -> float:
+    """How much better: the log ratio of throughput (goodput under targets) plus the latencies' by their weights."""
     rate = _ratio(before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s)
     if before.targets.any:
         rate = _ratio(before.goodput_requests_per_s, after.goodput_requests_per_s) + 0.1 * rate
-    pairs = (
-        _latency(before.ttft_ms, after.ttft_ms, "p50"),
-        _latency(before.ttft_ms, after.ttft_ms, "p99"),
-        _latency(before.itl_ms, after.itl_ms, "p99"),
-        _latency(before.tpot_ms, after.tpot_ms, "mean"),
+    first = _latency(before.ttft_ms, after.ttft_ms, "p50") + _latency(before.ttft_ms, after.ttft_ms, "p99")
+    return (
+        rate
+        + objective.first_token * first
+        + objective.gaps * _latency(before.itl_ms, after.itl_ms, "p99")
+        + objective.per_token * _latency(before.tpot_ms, after.tpot_ms, "mean")
     )
-    return rate + LATENCY_WEIGHT * sum(pairs)
 
 
 def _ratio(before: float, after: float) -> float:
@@ -98,7 +113,7 @@ def _change(before: float, after: float, band_percent: float) -> Change:
     return Change(before=before, after=after, low=max(0.0, after - spread), high=after + spread)
 
 
-def best_pair(rig: Rig, proofs: list[Proof]) -> Proof | None:
+def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | None:
     """The two best turns of different knobs together, where that beats the best one by more than a little."""
     useful = [proof for proof in proofs if proof.gain > WORTH and not proof.proposal.lossy]
     first = useful[0] if useful else None
@@ -113,5 +128,5 @@ def best_pair(rig: Rig, proofs: list[Proof]) -> Proof | None:
         changes={**second.proposal.turned, **first.proposal.turned},
         why="both together",
     )
-    found = prove(rig, [both])
+    found = prove(rig, [both], objective)
     return found[0] if found and found[0].gain > first.gain + WORTH else None

@@ -134,8 +134,8 @@ def admission_cap(s: Situation) -> Iterator[Proposal]:
 def prefill_interference(s: Situation) -> Iterator[Proposal]:
     """Somebody's prompt holds up others: late first tokens behind a long prompt, or gaps between tokens."""
     budget = int(s.value("max_num_batched_tokens"))
-    gap, usual = s.figure("itl_ms", "p99", "max"), s.figure("itl_ms", "p50", "mean") or s.figure("tpot_ms", "p50", "mean")
-    spiky = bool(gap and usual and gap >= 5 * usual)
+    gap, usual = s.spiky_gaps or (None, None)
+    spiky = s.spiky_gaps is not None
     if s.value("enable_chunked_prefill") is False and (spiky or s.stalled_ttft or _rises(s, "itl_ms")):
         seen = f"p99 between tokens is {gap:g} ms and the usual {usual:g} ms" if spiky else "decodes stall"
         yield Proposal(

@@ -21,7 +21,7 @@ from .limits import hardware_limits, seen_limits
 from .load import fitted_load
 from .memory import refused_at_start, refused_by_budget
 from .model import Confidence, Limit, Report, Verdict
-from .prove import best_pair, prove
+from .prove import Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
 from .situation import Situation
@@ -69,21 +69,30 @@ def diagnose(
 
 
 def _replayed(
-    report: Report, situation: Situation, prepared: Prepared | None, workload: Workload | None, rules: tuple[Rule, ...]
+    report: Report,
+    situation: Situation,
+    prepared: Prepared | None,
+    workload: Workload | None,
+    rules: tuple[Rule, ...],
 ) -> Report:
     rig, limits = _rig(situation, prepared, workload)
     try:
         seen = rig.play({})
     except CamshaftError as error:
-        verdict = replace(report.verdict, bottleneck="none", why=f"the load cannot be replayed: {error}", confidence="thin")
+        verdict = replace(
+            report.verdict, bottleneck="none", why=f"the load cannot be replayed: {error}", confidence="thin"
+        )
         return replace(report, verdict=verdict)
     proposals = propose(situation, rules)
     turned = {repr(sorted(p.turned.items())) for p in proposals}
     proposals += [p for p in turns(situation, seen) if repr(sorted(p.turned.items())) not in turned]
-    proofs = ranked(prove(rig, proposals))
+    objective = Objective.of(situation)
+    proofs = ranked(prove(rig, proposals, objective))
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
-    pair = best_pair(rig, proofs)
-    chosen = next((p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None)
+    pair = best_pair(rig, proofs, objective)
+    chosen = next(
+        (p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None
+    )
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
     return replace(
         report,
@@ -123,7 +132,9 @@ def _effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
     return {**prepared.foreign, **values}
 
 
-def _rig(situation: Situation, prepared: Prepared | None, workload: Workload | None) -> tuple[Rig, list[Limit]]:
+def _rig(
+    situation: Situation, prepared: Prepared | None, workload: Workload | None
+) -> tuple[Rig, list[Limit]]:
     """What to replay on: the cost model where model and device are known, step times fitted from the evidence otherwise."""
     if prepared is None:
         return fit(situation, workload), []
@@ -132,7 +143,10 @@ def _rig(situation: Situation, prepared: Prepared | None, workload: Workload | N
         load = fitted_load(situation)
         chosen, notes = load.workload, load.assumptions
     elif chosen is None:
-        chosen, notes = situation.evidence.trace or load_workload("chat"), ("the load is the preset chat: none was given",)
+        chosen, notes = (
+            situation.evidence.trace or load_workload("chat"),
+            ("the load is the preset chat: none was given",),
+        )
     chosen = _bounded(chosen)
     rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
     return rig, hardware_limits(prepared, chosen)
@@ -183,9 +197,7 @@ def _told_enough(evidence: Evidence, found: Sequence[str]) -> bool:
 
 def _too_thin(subject: Subject) -> Verdict:
     missing = [
-        name
-        for name, known in (("--gpu", subject.hardware), ("--model", subject.shape))
-        if known is None
+        name for name, known in (("--gpu", subject.hardware), ("--model", subject.shape)) if known is None
     ]
     return Verdict(
         bottleneck="none",
@@ -200,7 +212,9 @@ def _too_thin(subject: Subject) -> Verdict:
 
 def _memory(prepared: Prepared | None, evidence: Evidence) -> dict[str, Any]:
     if prepared is None:
-        told = {s.name: s.value for s in evidence.settings if s.name.endswith("_gib") or s.name == "kv_tokens"}
+        told = {
+            s.name: s.value for s in evidence.settings if s.name.endswith("_gib") or s.name == "kv_tokens"
+        }
         return {"source": "the evidence", **told} if told else {}
     budget = prepared.budget
     return {

@@ -154,6 +154,17 @@ class Situation:
         return None
 
     @cached_property
+    def spiky_gaps(self) -> tuple[float, float] | None:
+        """The p99 between tokens and the usual gap in ms, where the one is five times the other."""
+        gap = self.figure("itl_ms", "p99", "max") if self._has("itl_ms", "p99", "max") else None
+        usual = self.figure("itl_ms", "p50", "mean") if self._has("itl_ms", "p50", "mean") else None
+        usual = usual or self.figure("tpot_ms", "p50", "mean")
+        return (gap, usual) if gap and usual and gap >= 5 * usual else None
+
+    def _has(self, name: str, *statistics: str) -> bool:
+        return any(self.evidence.find(name, statistic) is not None for statistic in statistics)
+
+    @cached_property
     def speculation(self) -> dict[str, Any] | None:
         """The speculative configuration, if there is one."""
         told = self.value("speculative_config")
@@ -172,13 +183,16 @@ class Situation:
         return told
 
     @cached_property
+    def calm_row(self) -> dict[str, float] | None:
+        """Of the load levels seen, the one that fills the cache most without exhausting it."""
+        rows = [r for r in self.evidence.sweep if r.get("running") and 0.05 < r.get("kv_usage", 0.0) < 0.97]
+        return max(rows, key=lambda row: row["kv_usage"], default=None)
+
+    @cached_property
     def fits_sequences(self) -> int | None:
         """Full sequences that the cache holds, from what was seen."""
-        steps = [r for r in self.evidence.sweep if r.get("running") and "kv_usage" in r]
-        calm = [row for row in steps if row["kv_usage"] < 0.97]
-        if calm:
-            last = max(calm, key=lambda row: row["kv_usage"])
-            return max(1, int(last["running"] / last["kv_usage"] + 1e-6))
+        if self.calm_row is not None:
+            return max(1, int(self.calm_row["running"] / self.calm_row["kv_usage"] + 1e-6))
         tokens = self.kv_tokens
         length = (self.input_tokens or 0) + (self.output_tokens or 0)
         if tokens and length:
@@ -192,9 +206,13 @@ class Situation:
         blocks = self.evidence.setting("num_gpu_blocks") or self.figure("kv_blocks")
         if told or blocks:
             return float(told or blocks * (self.evidence.setting("block_size") or 16))
+        if not self.input_tokens:
+            return None
+        held = self.input_tokens + (self.output_tokens or 0) / 2
+        if self.calm_row is not None:
+            return self.calm_row["running"] * held / self.calm_row["kv_usage"]
         usage = self.figure("kv_usage")
-        if usage and self.running and self.input_tokens:
-            held = self.input_tokens + (self.output_tokens or 0) / 2
+        if usage and self.running:
             return self.running * held / usage
         return None
 

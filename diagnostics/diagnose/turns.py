@@ -14,19 +14,24 @@ def turns(situation: Situation, seen: Replay) -> list[Proposal]:
     """One or two turns of each knob that could matter to what the replay as it is shows."""
     return [
         *_slots(situation, seen),
-        *_budget(situation),
-        *_switches(situation),
-        *_cache(situation),
+        *_budget(situation, seen),
+        *_switches(situation, seen),
+        *(_cache(situation) if _cache_binds(seen) else ()),
         *_parallel(situation),
     ]
+
+
+def _cache_binds(seen: Replay) -> bool:
+    """Whether the cache was ever nearly full; where it never was, more of it changes nothing."""
+    kv = seen.result.kv
+    full = kv is not None and kv.peak_used >= 0.9 * kv.blocks
+    return full or bool(seen.result.preemptions) or "no_blocks" in seen.log.blocked
 
 
 def _turn(
     bottleneck: Bottleneck, knob: str, before: Any, after: Any, why: str, *, lossy: bool = False
 ) -> Proposal:
-    return Proposal(
-        bottleneck=bottleneck, knob=knob, before=before, after=after, why=why, lossy=lossy
-    )
+    return Proposal(bottleneck=bottleneck, knob=knob, before=before, after=after, why=why, lossy=lossy)
 
 
 def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
@@ -61,7 +66,7 @@ def _share(seen: Replay, cause: str) -> float:
     return seen.log.blocked.get(cause, 0.0) / took if took else 0.0
 
 
-def _budget(s: Situation) -> Iterator[Proposal]:
+def _budget(s: Situation, seen: Replay) -> Iterator[Proposal]:
     budget = int(s.value("max_num_batched_tokens"))
     if s.value("enable_chunked_prefill") is False:
         yield _turn(
@@ -72,7 +77,9 @@ def _budget(s: Situation) -> Iterator[Proposal]:
             "prompts are computed whole, and every running sequence waits for them",
         )
         return
-    if budget < 16384:
+    tokens = seen.log.column("decodes") + seen.log.column("prefill_tokens")
+    spent = float(tokens.max(initial=0.0)) >= 0.9 * budget
+    if budget < 16384 and spent:
         yield _turn(
             "token_budget",
             "max_num_batched_tokens",
@@ -80,7 +87,7 @@ def _budget(s: Situation) -> Iterator[Proposal]:
             min(16384, 4 * budget),
             f"the {budget:,} tokens of a step are spent while prompts wait",
         )
-    if budget > 512 and budget // 4 >= 1:
+    if budget > 512 and float(tokens.max(initial=0.0)) > budget / 4:
         yield _turn(
             "prefill_interference",
             "max_num_batched_tokens",
@@ -88,7 +95,7 @@ def _budget(s: Situation) -> Iterator[Proposal]:
             max(256, budget // 4),
             f"decodes share steps with up to {budget:,} prompt tokens",
         )
-    if not s.value("long_prefill_token_threshold"):
+    if not s.value("long_prefill_token_threshold") and spent:
         yield _turn(
             "prefill_interference",
             "long_prefill_token_threshold",
@@ -98,19 +105,32 @@ def _budget(s: Situation) -> Iterator[Proposal]:
         )
 
 
-def _switches(s: Situation) -> Iterator[Proposal]:
+def _switches(s: Situation, seen: Replay) -> Iterator[Proposal]:
     if s.value("enable_prefix_caching") is False:
         yield _turn(
-            "repeated_prefill", "enable_prefix_caching", False, True, "shared prefixes are computed again each time"
+            "repeated_prefill",
+            "enable_prefix_caching",
+            False,
+            True,
+            "shared prefixes are computed again each time",
         )
     if s.value("enforce_eager") is True:
-        yield _turn("kernel_launch", "enforce_eager", True, False, "the device waits for kernels to be launched")
+        yield _turn(
+            "kernel_launch", "enforce_eager", True, False, "the device waits for kernels to be launched"
+        )
     if s.value("async_scheduling") is False:
-        yield _turn("host", "async_scheduling", False, True, "the device waits while the next step is planned")
+        yield _turn(
+            "host", "async_scheduling", False, True, "the device waits while the next step is planned"
+        )
     processes = int(s.value("api_server_count") or 1)
-    yield _turn(
-        "host", "api_server_count", processes, 4 * processes, "requests wait for the HTTP process"
-    )
+    if seen.frontend_busy > 0.5:
+        yield _turn(
+            "host",
+            "api_server_count",
+            processes,
+            4 * processes,
+            f"the HTTP process is busy {seen.frontend_busy:.0%} of the time",
+        )
     told = s.speculation
     if told:
         drafted = int(told.get("num_speculative_tokens") or 3)
@@ -127,7 +147,9 @@ def _cache(s: Situation) -> Iterator[Proposal]:
         yield _turn("kv_capacity", "gpu_memory_utilization", now, 0.95, why)
     dtype = str(s.value("kv_cache_dtype") or "auto")
     if "fp8" not in dtype:
-        yield _turn("kv_capacity", "kv_cache_dtype", dtype, "fp8", f"{why}; in FP8 a token needs half", lossy=True)
+        yield _turn(
+            "kv_capacity", "kv_cache_dtype", dtype, "fp8", f"{why}; in FP8 a token needs half", lossy=True
+        )
 
 
 def _parallel(s: Situation) -> Iterator[Proposal]:

@@ -33,7 +33,9 @@ def headline(verdict: Verdict) -> str:
         if verdict.bottleneck not in ("none",):
             name = f"no knob is wrong ({verdict.bottleneck})"
         return f"{name}: {verdict.why}"
-    verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(verdict.direction or "", "set")
+    verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(
+        verdict.direction or "", "set"
+    )
     best = _best(verdict.predicted)
     told = f": {_change(*best)}" if best else ""
     return (
@@ -60,7 +62,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("contradictions", report.contradictions)
     yield from _alternatives(report.alternatives)
     yield from _section(
-        "limits", [f"{limit.name}: {_number(limit.value)} {limit.unit}: {limit.why}" for limit in report.limits]
+        "limits",
+        [f"{limit.name}: {_number(limit.value)} {limit.unit}: {limit.why}" for limit in report.limits],
     )
     yield from _memory(report.memory)
     yield from _section("evidence used", report.evidence)
@@ -71,7 +74,11 @@ def _lines(report: Report) -> Iterator[str]:
 def _source(report: Report) -> str:
     if report.before is None:
         return "arithmetic on the figures above"
-    how = "step times of the model and device" if report.verdict.confidence == "simulated" else "step times fitted from the evidence"
+    how = (
+        "step times of the model and device"
+        if report.verdict.confidence == "simulated"
+        else "step times fitted from the evidence"
+    )
     return f"two replays of the scheduler, as it is and turned, with {how}"
 
 
@@ -91,7 +98,12 @@ def _best(predicted: Mapping[str, Change]) -> tuple[str, Change] | None:
     rows = [(name, change) for name, change in predicted.items() if change.before > 0 and change.after > 0]
     if not rows:
         return next(iter(predicted.items()), None)
-    return max(rows, key=lambda row: max(row[1].after / row[1].before, row[1].before / row[1].after) if _better(*row) else 0)
+    return max(
+        rows,
+        key=lambda row: (
+            max(row[1].after / row[1].before, row[1].before / row[1].after) if _better(*row) else 0
+        ),
+    )
 
 
 def _better(name: str, change: Change) -> bool:
@@ -114,7 +126,11 @@ def _number(value: float) -> str:
 
 
 def _value(value: Any) -> str:
-    return {True: "on", False: "off", None: "unset"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
+    return (
+        {True: "on", False: "off", None: "unset"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )
 
 
 def _alternatives(proofs: tuple[Proof, ...]) -> Iterator[str]:
