@@ -11,8 +11,6 @@ from . import Sequences
 from .decode import MAX_SPLITS, TILE, decode_kernel, merge_kernel
 from .prefill import prefill_kernel
 
-PREFILL_TILE = 64  # keys of one loop turn
-
 
 def paged_attention(
     q: torch.Tensor,
@@ -52,22 +50,33 @@ def paged_attention(
                 num_kv_heads, sms, HEAD_DIM=head_dim, DIM=dim, TILE_N=TILE, SPLITS=splits, num_warps=4,
             )  # fmt: skip
     if n > sequences.num_decodes:
-        rows = prefill_rows(q.device, sequences.max_query_len * group, dim)
+        rows, tile, warps, stages = prefill_plan(_capability(q.device), sequences.max_query_len * group, dim)
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
             q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
             *scales,
             q.stride(0), out.stride(0), sequences.block_tables.stride(0), n, num_kv_heads,
             sequences.num_decodes,
-            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=PREFILL_TILE,
-            **window_and_cap, num_warps=8 if rows == 128 else 4, num_stages=3,
+            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile,
+            **window_and_cap, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
 
-def prefill_rows(device: torch.device, longest: int, dim: int) -> int:
-    """Query rows of a program: 128 where the registers hold them, which before Hopper they do not."""
-    hopper = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
-    return 128 if longest > 64 and dim <= 128 and hopper else 64
+def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int]:
+    """(query rows, keys of a loop turn, warps, stages) of a prefill program: the most that spills no registers.
+
+    `longest` is the largest number of query rows of one sequence and KV head.
+    """
+    if dim > 128:
+        return (64, 64, 8, 2) if capability >= (9, 0) else (64, 32, 8, 2)
+    if capability < (9, 0):
+        return 64, 64, 8, 3
+    return (128, 64, 8, 3) if longest > 64 else (64, 64, 4, 3)
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 @functools.cache

@@ -8,6 +8,8 @@ import triton.language as tl
 
 from . import BLOCK
 
+STAGES = 4  # tiles in flight: 128 kB of shared memory at 128 x 128
+
 
 @triton.jit
 def block_product_kernel(
@@ -50,7 +52,7 @@ def block_product(
     columns = 128 if triton.cdiv(rows, tile) * triton.cdiv(n, 128) >= 128 else 64
     block_product_kernel[(triton.cdiv(rows, tile), triton.cdiv(n, columns))](
         x, x_scales, weight, w_scales, out, rows, n, k, out.stride(0),
-        ROWS=tile, COLUMNS=columns, BLOCK=BLOCK, num_warps=8 if tile == 128 else 4, num_stages=4,
+        ROWS=tile, COLUMNS=columns, BLOCK=BLOCK, num_warps=8 if tile == 128 else 4, num_stages=STAGES,
     )  # fmt: skip
 
 

@@ -10,11 +10,16 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.gpu import attention_checks, fp8_checks, row_checks
+from tests.gpu import attention_checks, expert_checks, fp8_checks, row_checks
 from tests.gpu.check import Check, Place
 
 CPU = torch.device("cpu")
-CHECKS = [*attention_checks.CHECKS, *row_checks.CHECKS, *fp8_checks.CHECKS]
+CHECKS = [
+    *attention_checks.CHECKS,
+    *row_checks.CHECKS,
+    *fp8_checks.CHECKS,
+    *expert_checks.CHECKS,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

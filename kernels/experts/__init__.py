@@ -1,0 +1,48 @@
+"""The feed-forward layer of a mixture of experts: a router's choice, and each token through its experts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ..dispatch import Dispatch
+
+_best = Dispatch(__name__, "make_experts")
+
+
+class Experts(Protocol):
+    """y[t] = sum over j of weights[t, j] * expert ids[t, j] of x[t]; an expert is down(silu(gate x) * up x)."""
+
+    weight_bytes: int
+
+    def __call__(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """Adds the result to out [T, hidden]; x [T, hidden], contiguous, may not be out.
+
+        ids int64 [T, k], weights float32 [T, k]. A row's experts are summed in the order of its ids.
+        Nothing waits for the device. Returns out.
+        """
+        ...
+
+
+def route(logits: torch.Tensor, top_k: int, *, renormalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids int64 [T, top_k], weights float32 [T, top_k]) of router logits [T, experts], heaviest first.
+
+    Weights are the softmax over all experts; `renormalise` makes those of a token sum to 1 (Mixtral,
+    arXiv 2401.04088; Qwen3-MoE where its config says so).
+    """
+    weights, ids = logits.float().softmax(-1).topk(top_k, dim=-1)
+    if renormalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return ids, weights
+
+
+def make_experts(gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]) -> Experts:
+    """From each expert's weights: gate and up [inner, hidden], down [hidden, inner]. Raises ValueError."""
+    inner, hidden = gates[0].shape
+    sizes = {tuple(t.shape) for t in (*gates, *ups)} | {tuple(t.shape[::-1]) for t in downs}
+    if sizes != {(inner, hidden)} or not len(gates) == len(ups) == len(downs):
+        raise ValueError(f"experts: weights of sizes {sorted(sizes)} do not fit each other")
+    return _best(gates[0])(gates, ups, downs)

@@ -1,0 +1,131 @@
+"""Triton on CUDA: rows sorted by expert on the device, then one product over all experts at once.
+
+Each expert's rows are padded to whole tiles, so a tile reads one expert's weight. The number of tiles is
+bounded from the sizes alone; spare programs return at once, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..silu_mul import silu_mul
+
+DEPTH = 64  # of one loop turn
+
+
+@triton.jit
+def grouped_product_kernel(
+    x, weight, out, places, tile_experts, row_weights, num_places, n, k,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, DIVISOR: tl.constexpr,
+    WEIGHTED: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles, column tiles). out [num_places, n]; place p reads row p // DIVISOR of x [., k] and is scaled
+    by row_weights[p] if WEIGHTED. weight [experts, n, k]. EVEN: k is a multiple of DEPTH.
+    """
+    tile, column_tile = tl.program_id(0), tl.program_id(1)
+    expert = tl.load(tile_experts + tile)
+    if expert < 0:
+        return
+    place = tl.load(places + tile * ROWS + tl.arange(0, ROWS))
+    live = place < num_places
+    columns = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    depth = tl.arange(0, DEPTH)
+    row = tl.where(live, place // DIVISOR, 0).to(tl.int64)
+    column = tl.minimum(columns, n - 1).to(tl.int64)
+    x_at = x + row[:, None] * k + depth[None, :]
+    w_at = weight + (expert.to(tl.int64) * n + column)[None, :] * k + depth[:, None]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, k, DEPTH):
+        if EVEN:
+            left, right = tl.load(x_at), tl.load(w_at)
+        else:
+            inside = depth < k - start
+            left = tl.load(x_at, mask=inside[None, :], other=0.0)
+            right = tl.load(w_at, mask=inside[:, None], other=0.0)
+        total += tl.dot(left, right)
+        x_at += DEPTH
+        w_at += DEPTH
+    if WEIGHTED:
+        total *= tl.load(row_weights + place, mask=live, other=0.0)[:, None]
+    where = out + place.to(tl.int64)[:, None] * n + columns[None, :]
+    tl.store(where, total.to(out.dtype.element_ty), mask=live[:, None] & (columns < n)[None, :])
+
+
+def sort_by_expert(ids: torch.Tensor, num_experts: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(places int32 [tiles * tile], tile_experts int32 [tiles]): flat indices into ids [T, k], grouped by expert.
+
+    Each group starts on a tile. Places past a group hold T * k, tiles past the last hold -1. The number of
+    tiles is T * k / tile + experts at most, whatever the ids are, so no value has to come back.
+    """
+    flat = ids.reshape(-1)
+    total = len(flat)
+    tiles = min(triton.cdiv(total, tile) + num_experts, total)
+    counts = torch.zeros(num_experts, dtype=torch.int64, device=ids.device)
+    counts.scatter_add_(0, flat, torch.ones_like(flat))
+    padded = (counts + tile - 1) // tile * tile
+    ends = padded.cumsum(0)
+    order = torch.argsort(flat, stable=True)
+    expert = flat[order]
+    rank = torch.arange(total, device=ids.device) - (counts.cumsum(0) - counts)[expert]
+    places = torch.full((tiles * tile,), total, dtype=torch.int32, device=ids.device)
+    places[(ends - padded)[expert] + rank] = order.to(torch.int32)
+    firsts = torch.arange(tiles, device=ids.device) * tile
+    owner = torch.searchsorted(ends, firsts, right=True)
+    return places, torch.where(owner < num_experts, owner, -1).to(torch.int32)
+
+
+class GroupedExperts:
+    """Holds gate and up as [experts, 2 * inner, hidden], down as [experts, hidden, inner]."""
+
+    def __init__(self, gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]) -> None:
+        inner, hidden = gates[0].shape
+        like = gates[0]
+        self._both = torch.empty((len(gates), 2 * inner, hidden), dtype=like.dtype, device=like.device)
+        self._down = torch.empty((len(gates), hidden, inner), dtype=like.dtype, device=like.device)
+        for i, (gate, up, down) in enumerate(zip(gates, ups, downs, strict=True)):
+            self._both[i, :inner], self._both[i, inner:], self._down[i] = gate, up, down
+        self.weight_bytes = sum(t.numel() * t.element_size() for t in (self._both, self._down))
+
+    def __call__(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        rows, top_k = ids.shape
+        if not rows:
+            return out
+        num_experts = len(self._down)
+        # Full tiles fill Hopper's warpgroup instructions; a decode batch spreads thin, and weights bound it.
+        tile = 64 if rows * top_k >= 32 * num_experts else 16
+        groups = sort_by_expert(ids, num_experts, tile)
+        both = product(x, self._both, groups, rows * top_k, top_k, None, tile)
+        parts = product(silu_mul(both), self._down, groups, rows * top_k, 1, weights, tile)
+        return out.add_(parts.view(rows, top_k, -1).sum(1))
+
+
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    groups: tuple[torch.Tensor, torch.Tensor],
+    num_places: int,
+    divisor: int,
+    row_weights: torch.Tensor | None,
+    tile: int,
+) -> torch.Tensor:
+    """[num_places, n] of x and weight [experts, n, k], each place by its own expert."""
+    places, tile_experts = groups
+    n, k = weight.shape[1:]
+    out = torch.empty((num_places, n), dtype=x.dtype, device=x.device)
+    columns = 128 if tile == 64 else 64
+    grouped_product_kernel[(len(tile_experts), triton.cdiv(n, columns))](
+        x, weight, out, places, tile_experts, out if row_weights is None else row_weights, num_places, n, k,
+        ROWS=tile, COLUMNS=columns, DEPTH=DEPTH, DIVISOR=divisor, WEIGHTED=row_weights is not None,
+        EVEN=k % DEPTH == 0, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return out
+
+
+def make_experts(
+    gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]
+) -> GroupedExperts:
+    return GroupedExperts(gates, ups, downs)

@@ -1,0 +1,165 @@
+"""The builds that the report covers: each kernel at the shapes of an 8B and a 70B Llama on one GPU."""
+
+from __future__ import annotations
+
+from ..linear.fp8_block import triton as fp8_block
+from ..paged_attention import decode, prefill
+from ..paged_attention.triton import prefill_plan
+from ..quantize_rows import triton as quantize_rows
+from ..rms_norm import triton as rms_norm
+from ..rope_kv_write import triton as rope_kv_write
+from ..silu_mul import triton as silu_mul
+from .sass import Build
+
+_CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
+_SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
+_STRIDES = dict.fromkeys(("q_stride", "out_stride", "table_stride"), "i32")
+_NO_MASK = {"HAS_WINDOW": False, "HAS_CAP": False}
+
+
+def _arches(cache: str) -> tuple[int, ...]:
+    return (80, 90, 100) if cache == "*bf16" else (90, 100)  # Triton has no e4m3 below Hopper
+
+
+def _decode(dim: int, group: int, page: int, cache: str) -> Build:
+    types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "partial": "*fp32"}
+    types |= {"sums": "*fp32", "tables": "*i32", "contexts": "*i32", **_SCALARS, **_STRIDES}
+    types |= {"num_kv_heads": "i32", "num_sms": "i32"}
+    return Build(
+        f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}",
+        decode.decode_kernel,
+        types,
+        {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": page, "TILE_N": decode.TILE, "SPLITS": 16}
+        | _NO_MASK,
+        ("q", "k_cache", "v_cache", "out", "partial", "q_stride", "out_stride"),
+        arches=_arches(cache),
+    )
+
+
+def _prefill(dim: int, group: int, cache: str, arch: int, chunk: int = 2048) -> Build:
+    rows, tile, warps, stages = prefill_plan((arch // 10, 0), chunk * group, dim)
+    types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
+    types |= {"contexts": "*i32", "query_starts": "*i32", **_SCALARS, **_STRIDES}
+    types |= dict.fromkeys(("n", "num_kv_heads", "first_sequence"), "i32")
+    return Build(
+        f"prefill-d{dim}-g{group}-r{rows}{_CACHE[cache]}",
+        prefill.prefill_kernel,
+        types,
+        {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": 16, "ROWS": rows, "TILE_N": tile}
+        | _NO_MASK,
+        ("q", "k_cache", "v_cache", "out", "q_stride", "out_stride"),
+        num_warps=warps,
+        num_stages=stages,
+        arches=(arch,),
+    )
+
+
+def _attention() -> list[Build]:
+    merge = Build(
+        "decode-merge-d128",
+        decode.merge_kernel,
+        {"out": "*bf16", "partial": "*fp32", "sums": "*fp32", "contexts": "*i32", "v_scale": "fp32"}
+        | dict.fromkeys(("out_stride", "num_heads", "num_kv_heads", "num_sms"), "i32"),
+        {"HEAD_DIM": 128, "DIM": 128, "TILE_N": decode.TILE, "SPLITS": 16},
+        ("out", "partial", "sums", "out_stride"),
+    )
+    return [
+        _decode(128, 4, 16, "*bf16"),
+        _decode(128, 8, 16, "*bf16"),
+        _decode(64, 4, 16, "*bf16"),
+        _decode(256, 4, 16, "*bf16"),
+        _decode(128, 8, 16, "*fp8e4nv"),
+        merge,
+        *(_prefill(128, 4, "*bf16", arch) for arch in (80, 90, 100)),
+        *(_prefill(128, 8, "*bf16", arch) for arch in (90, 100)),
+        *(_prefill(64, 4, "*bf16", arch) for arch in (80, 90, 100)),
+        *(_prefill(256, 4, "*bf16", arch) for arch in (80, 90, 100)),
+        *(_prefill(128, 4, "*bf16", arch, chunk=8) for arch in (90, 100)),
+        *(_prefill(128, 8, "*fp8e4nv", arch) for arch in (90, 100)),
+    ]
+
+
+def _rows() -> list[Build]:
+    rope = {"qkv": "*bf16", "positions": "*i64", "slots": "*i64", "cos_sin": "*fp32", "k_cache": "*bf16"}
+    rope |= {"v_cache": "*bf16", "q_weight": "*bf16", "k_weight": "*bf16"}
+    rope |= dict.fromkeys(("k_scale", "v_scale", "eps"), "fp32")
+    rope |= dict.fromkeys(("row_stride", "num_heads", "num_kv_heads", "block_size"), "i32")
+    return [
+        Build(
+            "rms-norm-4096",
+            rms_norm.rms_norm_kernel,
+            {
+                "x": "*bf16",
+                "weight": "*bf16",
+                "out": "*bf16",
+                "x_stride": "i32",
+                "width": "i32",
+                "eps": "fp32",
+            },
+            {"WIDTH": 4096},
+            ("x", "weight", "out", "x_stride", "width"),
+        ),
+        Build(
+            "silu-mul",
+            silu_mul.silu_mul_kernel,
+            {"gate_up": "*bf16", "out": "*bf16", "width": "i32"},
+            {"BLOCK": silu_mul.STRIP},
+            ("gate_up", "out", "width"),
+        ),
+        Build(
+            "rope-kv-write-d128",
+            rope_kv_write.rope_kv_write_kernel,
+            rope,
+            {"HEAD_DIM": 128, "HALF": 64, "HAS_NORM": True},
+            ("qkv", "k_cache", "v_cache", "cos_sin", "row_stride", "block_size"),
+            num_warps=1,
+        ),
+    ]
+
+
+def _fp8() -> list[Build]:
+    product = {
+        "x": "*fp8e4nv",
+        "x_scales": "*fp32",
+        "weight": "*fp8e4nv",
+        "w_scales": "*fp32",
+        "out": "*bf16",
+    }
+    product |= dict.fromkeys(("rows", "n", "k", "out_stride"), "i32")
+    narrow = {
+        "x": "*bf16",
+        "weight": "*bf16",
+        "static_scale": "*fp32",
+        "values": "*fp8e4nv",
+        "scales": "*fp32",
+    }
+    narrow |= {"x_stride": "i32", "width": "i32", "eps": "fp32"}
+    flags = {"HAS_NORM": True, "GATED": False, "STATIC": False, "LARGEST": 448.0, "SMALLEST": 1e-12}
+    return [
+        *(
+            Build(
+                f"fp8-blocks-{rows}x{columns}",
+                fp8_block.block_product_kernel,
+                product,
+                {"ROWS": rows, "COLUMNS": columns, "BLOCK": fp8_block.BLOCK},
+                ("x", "weight", "out", "n", "k", "out_stride"),
+                num_warps=warps,
+                num_stages=fp8_block.STAGES,
+                arches=(90, 100),
+            )
+            for rows, columns, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4))
+        ),
+        Build(
+            "quantize-rows-norm-4096",
+            quantize_rows.quantize_rows_kernel,
+            narrow,
+            {"WIDTH": 4096, "GROUPS": 1, "NUM_GROUPS": 1, **flags},
+            ("x", "weight", "values", "x_stride", "width"),
+            arches=(90, 100),
+        ),
+    ]
+
+
+def builds() -> list[Build]:
+    """Every build of the report, attention first."""
+    return [*_attention(), *_rows(), *_fp8()]

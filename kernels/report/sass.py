@@ -1,0 +1,121 @@
+"""Compiles one kernel ahead of time and reads its machine code with the tools that Triton ships."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+REGISTERS_PER_SM, WARPS_PER_SM, BLOCKS_PER_SM = 65536, 64, 32
+# Shared memory of an SM in bytes, of which every block takes 1,024 for itself (CUDA programming guide, 20.1).
+SHARED_PER_SM = {80: 167_936, 90: 233_472, 100: 233_472}
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One kernel with its argument types, compile-time constants and options."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]  # "*bf16", "i32", "fp32"
+    constants: dict[str, Any]
+    aligned: tuple[str, ...] = ()  # arguments that are multiples of 16, as the launcher would find them
+    num_warps: int = 4
+    num_stages: int = 3
+    arches: tuple[int, ...] = (80, 90, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the machine code of one build shows."""
+
+    name: str
+    arch: int
+    warps: int
+    registers: int
+    stack_bytes: int  # spills and arrays in local memory
+    shared_bytes: int
+    blocks_per_sm: int
+    local_in_loops: int  # LDL and STL between a backward branch and its target
+    matrix: dict[str, int] = field(default_factory=dict)  # matrix instructions by name
+    wide_loads: int = 0  # 16 bytes a thread, to registers or to shared memory
+    narrow_loads: int = 0
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compile_build(build: Build, arch: int) -> Figures:
+    """Figures of a build for compute capability `arch` (90 is Hopper). Raises what the compiler raises."""
+    names = build.kernel.arg_names
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in build.aligned}
+    signature = {name: build.types.get(name, "constexpr") for name in names}
+    source = ASTSource(build.kernel, signature, build.constants, attributes)
+    options = {"num_warps": build.num_warps, "num_stages": build.num_stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        code = _tool("nvdisasm", "-c", file.name)
+        usage = _tool("cuobjdump", "-res-usage", file.name)
+    registers, stack = (int(_found(rf"{word}:(\d+)", usage)) for word in ("REG", "STACK"))
+    shared = int(compiled.metadata.shared)
+    # A kernel compiled to use warp specialisation or wgmma may be launched with more warps than asked for.
+    warps = int(compiled.metadata.num_warps)
+    return Figures(
+        build.name, arch, warps, registers, stack, shared, occupancy(arch, warps, registers, shared),
+        local_in_loops(code), matrix_instructions(code), *_loads(code),
+    )  # fmt: skip
+
+
+def occupancy(arch: int, warps: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that fit an SM: registers come to a warp in steps of 256, shared memory with 1 kB on top."""
+    per_warp = -(-registers * 32 // 256) * 256
+    by_registers = REGISTERS_PER_SM // per_warp // warps
+    by_shared = SHARED_PER_SM[arch] // (shared_bytes + 1024)
+    return min(by_registers, by_shared, WARPS_PER_SM // warps, BLOCKS_PER_SM)
+
+
+def local_in_loops(code: str) -> int:
+    """Local-memory instructions inside any loop of an nvdisasm listing."""
+    lines = code.splitlines()
+    labels = {line.strip()[:-1]: i for i, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
+    inside: set[int] = set()
+    for i, line in enumerate(lines):
+        target = re.search(r"\bBRA(?:\.\S+)?\s.*`\((\.L_x_\d+)\)", line)
+        if target and labels.get(target[1], i) < i:
+            inside.update(range(labels[target[1]], i))
+    return sum(bool(re.search(r"\b(LDL|STL)\b", lines[i])) for i in inside)
+
+
+def matrix_instructions(code: str) -> dict[str, int]:
+    """How often each matrix instruction stands in the code: HMMA, HGMMA (Hopper), UTCHMMA (Blackwell), ..."""
+    found: dict[str, int] = {}
+    for name in re.findall(r"\b([A-Z]+MMA)\b", code):
+        found[name] = found.get(name, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def _loads(code: str) -> tuple[int, int]:
+    loads = re.findall(r"\b(?:LDG|LDGSTS)\.E(\S*)", code)
+    wide = sum(".128" in suffix for suffix in loads)
+    return wide, len(loads) - wide
+
+
+def _tool(name: str, *arguments: str) -> str:
+    return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    if match is None:
+        raise ValueError(f"no {pattern} in the tool's output: {text[:200]}")
+    return match[1]
