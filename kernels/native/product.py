@@ -6,6 +6,7 @@ A weight [N, K] is packed into blocks of WIDTH rows, each block [K, WIDTH]. Acti
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -21,6 +22,8 @@ STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or 
 SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
 LAID_ROWS = 8  # rows laid out as one task
 NEAR = 4096  # bytes
+MANY_PANELS = 8
+HELD_BYTES = 640 << 10  # of weights, beside a panel of x in a second-level cache
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -113,29 +116,35 @@ def _blocks(
     n: int,
     mode: int,
     sums: int,
+    skip: int,
 ) -> None:
-    """Blocks begin:end of out, all rows; with GATE each is a pair of blocks of weights."""
+    """Blocks begin:end of out, all rows; with GATE each is a pair of blocks of weights.
+
+    The caller's next blocks are thought to begin `skip` blocks from its last ones.
+    """
     panels = -(-rows // HEIGHT)
     base, longer = rows // panels, rows % panels
     size = k * WIDTH * 4
     each = (2 if mode == GATE else 1) * size
-    step = (
-        WIDTH * 4 // panels
-    )  # several panels fetch the next block between them, one its own, a little ahead
+    # Many panels pass over the few blocks that the cache holds, else all panels over block after block.
+    together = max(1, HELD_BYTES // each) if panels >= MANY_PANELS else 1
+    step = WIDTH * 4 // panels  # several panels fetch blocks to come between them, one its own a little ahead
     others = sums + HEIGHT * ROW * 4
-    for block in range(begin, end):
-        column, gate = block * WIDTH, weight + block * each
-        following = NEAR if panels == 1 else each if block + 1 < end else 0
+    for group in range(begin, end, together):
+        after = min(group + together, end)
+        following = NEAR if panels == 1 else each * (after - group if after < end else skip)
         for panel in range(panels):
             first = panel * base + min(panel, longer)
             height = base + (1 if panel < longer else 0)
-            early = gate + following + panel * k * step
-            _block(laid, first, height, rows, k, gate, sums, early, step)
-            if mode == GATE:
-                _block(laid, first, height, rows, k, gate + size, others, early + size, step)
-            target = out + (first * n + column) * 4
-            shift = bias + column * 4 if bias != 0 else 0
-            _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)
+            for block in range(group, after):
+                column, gate = block * WIDTH, weight + block * each
+                early = gate + following + panel * k * step
+                _block(laid, first, height, rows, k, gate, sums, early, step)
+                if mode == GATE:
+                    _block(laid, first, height, rows, k, gate + size, others, early + size, step)
+                target = out + (first * n + column) * 4
+                shift = bias + column * 4 if bias != 0 else 0
+                _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)
 
 
 @worker
@@ -153,11 +162,11 @@ def _lay_out_work(control: int, arguments: int) -> None:
 @worker
 def _product_work(control: int, arguments: int) -> None:
     """Tasks are `grain` blocks of the weight each; few rows are laid out by each worker for itself."""
-    given = carray(pointer(arguments), (12,), np.int64)
+    given = carray(pointer(arguments), (13,), np.int64)
     x, rows, k, norm, laid = given[0], given[1], given[2], given[3], given[5]
     weight, bias, out, n, mode, grain = given[6], given[7], given[8], given[9], given[10], given[11]
     eps = carray(pointer(arguments + 4 * 8), (1,), np.float64)[0]
-    blocks = -(-n // WIDTH)
+    skip, blocks = given[12], -(-n // WIDTH)
     begin = take(control, grain)
     if begin >= blocks:
         return
@@ -168,11 +177,11 @@ def _product_work(control: int, arguments: int) -> None:
         _lay_out(x, norm, eps, 0, rows, rows, k, laid)
     while begin < blocks:
         end = min(begin + grain, blocks)
-        _blocks(begin, end, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data)
+        _blocks(begin, end, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data, skip)
         begin = take(control, grain)
 
 
-_lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqq")
+_lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqqq")
 
 
 class Scratch:
@@ -192,6 +201,14 @@ class Scratch:
 _SCRATCH = Scratch()
 
 
+@functools.cache
+def _grain(blocks: int, rows: int, workers: int) -> tuple[int, int]:
+    """Blocks of one task, and how far its worker's next task is likely to be: the shares come out even."""
+    most = min(8, max(1, blocks // (workers * 3))) if rows > HEIGHT else 1
+    grain = min(range(1, most + 1), key=lambda g: (-(-blocks // (g * workers)) * g, -g))
+    return grain, 1 + (workers - 1) * grain
+
+
 def product(
     x: torch.Tensor, norm: int, eps: float, weight: int, bias: int, out: torch.Tensor, mode: int
 ) -> None:
@@ -206,5 +223,5 @@ def product(
     if rows > SHARED_ROWS:
         laid = _SCRATCH.address(rows, k)
         _lay_out_job(source, rows, k, norm, eps, laid)
-    grain = max(1, -(-n // WIDTH) // (team().size * 4))
-    _product_job(source, rows, k, norm, eps, laid, weight, bias, out.data_ptr(), n, mode, grain)
+    grain, skip = _grain(-(-n // WIDTH), rows, team().size)
+    _product_job(source, rows, k, norm, eps, laid, weight, bias, out.data_ptr(), n, mode, grain, skip)
