@@ -14,13 +14,17 @@ import numpy as np
 from .errors import StateError
 
 
+# As in vLLM: below it the draw is the argmax but for ties, and logits divided by it leave float32's range.
+GREEDY_TEMPERATURE = 1e-5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are drawn and when generation ends. Stop strings belong to the detokeniser, not here."""
 
     max_tokens: int = 16
     min_tokens: int = 0  # end-of-sequence and stop ids are masked before this many tokens
-    temperature: float = 1.0  # 0 is greedy
+    temperature: float = 1.0  # below GREEDY_TEMPERATURE is greedy
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -37,7 +41,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_TEMPERATURE
 
 
 class State(IntEnum):

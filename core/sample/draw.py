@@ -33,6 +33,7 @@ def pick(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor,
     # Rounding must not reach the total itself, which lies beyond the last step.
     target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))[:, None]
     step = torch.searchsorted(cumulative, target, right=True)
+    step.clamp_(max=cumulative.shape[1] - 1)  # sums that are no numbers must not end the whole batch
     upper = cumulative.gather(1, step)
     lower = torch.where(step > 0, cumulative.gather(1, (step - 1).clamp_min(0)), 0.0)
     into = ((target - lower) / (upper - lower)).clamp_(0.0, 1.0 - 2.0**-53)

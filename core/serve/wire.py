@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 MAX_N = 128
 MAX_INT32 = 2**31 - 1
+MIN_REPETITION_PENALTY = 0.001  # logits divided by less leave float32's range
 
 Text = Annotated[str, Meta(max_length=1024)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
@@ -38,7 +39,7 @@ class SamplingFields(Struct, kw_only=True):
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=100.0)] | None = None
     logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100.0, le=100.0)]] | None = None
     bad_words: Annotated[list[Text], Meta(max_length=256)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None

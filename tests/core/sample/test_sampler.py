@@ -325,6 +325,37 @@ def test_an_unusable_row_fails_alone() -> None:
     assert sampler.failed == {}
 
 
+EXTREMES = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 5e-324, 1e-45, 1e-30, 9e-6, 1e-5, 1e-3, 1.0, 100.0]),
+    top_k=st.sampled_from([-1, 0, 1, 2**31 - 1]),
+    top_p=st.sampled_from([5e-324, 1e-30, 0.5, 1.0]),
+    min_p=st.sampled_from([0.0, 5e-324, 1e-30, 1.0]),
+    repetition_penalty=st.sampled_from([0.001, 1.0, 100.0]),
+    presence_penalty=st.sampled_from([-2.0, 0.0, 2.0]),
+    frequency_penalty=st.sampled_from([-2.0, 0.0, 2.0]),
+    logit_bias=st.dictionaries(st.integers(0, 19), st.sampled_from([-100.0, 5e-324, 100.0]), max_size=20),
+    seed=st.sampled_from([None, 0, 2**63 - 1]),
+)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(rows=st.lists(EXTREMES, min_size=1, max_size=4), scale=st.sampled_from([0.0, 1e-30, 2.0, 1e4]))
+def test_every_number_a_client_may_send_gives_a_token(rows: list[SamplingParams], scale: float) -> None:
+    sampler = Sampler(20)
+    for row, params in enumerate(rows):
+        sampler.add(row, params, np.arange(5, dtype=np.int32), np.full(40, 7, np.int32))
+    tokens, _ = sampler.sample(rng_logits(len(rows), 1, 20, scale), np.arange(len(rows)))
+    assert not sampler.failed
+    assert all(0 <= token < 20 for token in tokens.tolist())
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-6, 1e-5])
+def test_a_temperature_next_to_0_is_greedy(temperature: float) -> None:
+    logits = rng_logits(1, 11)
+    assert one(SamplingParams(temperature=temperature), logits) == int(logits.argmax())
+
+
 def test_empty_batch() -> None:
     tokens, logprobs = Sampler(10).sample(torch.empty(0, 10), [])
     assert tokens.shape == (0,)
