@@ -1,7 +1,7 @@
-"""The dense decoder of the Llama, Mistral, Qwen2 and Qwen3 families: one forward pass over a mixed batch.
+"""The decoder of the Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE families: one forward pass over a mixed batch.
 
 The families differ by what their shape says: bias on q, k and v, norms on the heads, sliding windows,
-rotary scaling, tied embeddings.
+rotary scaling, tied embeddings, experts.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class DenseDecoder:
                 hidden, attended = (t.index_select(0, batch.logit_indices) for t in (hidden, attended))
                 activated = activated[: len(hidden)]
             layer.output(attended, hidden, accumulate=True)
-            layer.gate_up(hidden, activated)
-            layer.down(activated, hidden, accumulate=True)
+            layer.feed_forward(hidden, activated)
         return self._head(hidden).float()
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:

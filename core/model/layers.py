@@ -1,4 +1,4 @@
-"""The weights of a dense decoder, laid out for the device, and the buffers a forward pass works in."""
+"""The weights of a decoder, laid out for the device, and the buffers a forward pass works in."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...kernels.rope_kv_write import HeadNorm
 from ..errors import ModelError
 from ..shape import ModelShape
 from .base import WeightSource
+from .feed_forward import FeedForward, load_feed_forward
 from .fp8 import Matrix, is_fp8, matrix_gated, matrix_linear, quantized, stored_weight
 
 
@@ -22,8 +23,7 @@ class DecoderLayer:
     qkv: Linear
     head_norm: HeadNorm | None
     output: Linear
-    gate_up: GatedLinear
-    down: Linear
+    feed_forward: FeedForward
     window: int | None
 
 
@@ -37,7 +37,7 @@ class Loader:
         self, weights: WeightSource, device: torch.device, dtype: torch.dtype, *, quantize_fp8: bool = False
     ) -> None:
         self._weights, self._device, self._dtype = weights, device, dtype
-        self._quantize_fp8 = quantize_fp8
+        self.quantize_fp8 = quantize_fp8
         self._names = frozenset(weights.names())
 
     def __contains__(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class Loader:
         if is_fp8(found):
             return stored_weight(found.to(self._device), name, self._optional)
         dense = found.to(device=self._device, dtype=self._dtype)
-        return quantized(dense) if self._quantize_fp8 and name.startswith("model.layers.") else dense
+        return quantized(dense) if self.quantize_fp8 and _is_quantisable(name) else dense
 
     def _sized(self, name: str, size: tuple[int, ...]) -> torch.Tensor:
         found = self._weights.get(name)
@@ -96,11 +96,16 @@ class Loader:
         return matrix_gated(*parts, self._dtype, norm, self._input_scale([gate, up]))
 
 
+def _is_quantisable(name: str) -> bool:
+    """Layers, but no router: a wrong choice of experts costs more than its few bytes."""
+    return name.startswith("model.layers.") and not name.endswith((".mlp.gate", ".block_sparse_moe.gate"))
+
+
 def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
     """Layer `index` from its Hugging Face names. Raises ModelError."""
     prefix = f"model.layers.{index}"
     attention, eps = f"{prefix}.self_attn", shape.rms_norm_eps
-    hidden, inner = shape.hidden_size, shape.intermediate_size
+    hidden = shape.hidden_size
     q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     head_norm = None
     if shape.qk_norm:
@@ -118,14 +123,7 @@ def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
         ),
         head_norm=head_norm,
         output=load.linear({f"{attention}.o_proj": hidden}, q_size, bias=f"{attention}.o_proj.bias" in load),
-        gate_up=load.gated(
-            f"{prefix}.mlp.gate_proj",
-            f"{prefix}.mlp.up_proj",
-            inner,
-            hidden,
-            load.norm(f"{prefix}.post_attention_layernorm", hidden, eps),
-        ),
-        down=load.linear({f"{prefix}.mlp.down_proj": hidden}, inner),
+        feed_forward=load_feed_forward(load, shape, index),
         window=window_of(shape, index),
     )
 

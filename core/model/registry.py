@@ -8,6 +8,7 @@ from ..errors import ModelError
 from ..shape import ModelShape
 from .base import Model, WeightSource
 from .decoder import DenseDecoder
+from .feed_forward import MIXTURES
 from .rope import SCALINGS
 
 DENSE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
@@ -17,9 +18,9 @@ def obstacle(shape: ModelShape) -> str | None:
     """Why the project's own definitions cannot run a model, None if they can."""
     raw, scaling = shape.raw, shape.rope_scaling or {}
     kind = scaling.get("rope_type") or scaling.get("type")
-    if shape.architecture not in DENSE:
+    if shape.architecture not in DENSE | MIXTURES:
         return f"architecture {shape.architecture}"
-    if shape.num_experts:
+    if shape.num_experts and shape.architecture not in MIXTURES:
         return "a mixture of experts"
     if kind is not None and kind not in SCALINGS:
         return f"rope scaling {kind!r}"
