@@ -12,7 +12,7 @@ from ..simulate import Frontend
 from .fitted_cost import FittedCost, acceptance_of_each
 from .load import fitted_load
 from .rig import FittedRig
-from .situation import Situation
+from .situation import Situation, preemption_marks
 
 ASSUMED_STEP_MS = 30.0
 TOKENS_FOR_A_STEP = (
@@ -71,7 +71,7 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
         situation, summary.input_tokens_mean, summary.output_tokens_mean
     )
     if tokens is None:
-        tokens = 1.25 * slots * longest if slots <= 4096 else 1e8
+        tokens = 4.0 * max(slots, situation.concurrency or 1) * longest
         notes.lines.append("the size of the KV cache is not known; it is taken to be no limit")
     chunked = value("enable_chunked_prefill")
     budget = int(value("max_num_batched_tokens"))
@@ -81,8 +81,9 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
         notes.lines.append(f"max_num_batched_tokens {budget:,} (the default)")
     if not situation.given("max_num_seqs"):
         notes.lines.append(f"max_num_seqs {slots:,} (the default)")
-    release = situation.subject.engine.release
     reserve = value("scheduler_reserve_full_isl")
+    if reserve is None:
+        reserve = _reserves(situation)
     return SchedulerParams(
         num_blocks=max(int(tokens // 16), -(-longest // 16) + 1),
         block_size=16,
@@ -92,9 +93,17 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
         enable_prefix_caching=bool(value("enable_prefix_caching")) and bool(situation.shares_prefix),
         enable_chunked_prefill=None if chunked is None else bool(chunked),
         long_prefill_token_threshold=int(value("long_prefill_token_threshold") or 0),
-        reserve_full_prompt=bool(reserve) if reserve is not None else release >= (0, 19),
+        reserve_full_prompt=bool(reserve),
         watermark=0.0,
     )
+
+
+def _reserves(situation: Situation) -> bool:
+    """Whether a prompt starts only when all of it fits: vLLM from 0.19.0 on, and no release that is seen to evict."""
+    engine = situation.subject.engine
+    if engine.version is None and preemption_marks(situation):
+        return False
+    return engine.release >= (0, 19)
 
 
 def _from_usage(situation: Situation, inputs: float, outputs: float) -> float | None:

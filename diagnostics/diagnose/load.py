@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.workload import RecordedTrace, Trace, TraceRow, Workload, WorkloadShape, load_workload
-from .situation import Situation
+from .situation import ASSUMED_OUTPUT, Situation
 
-ASSUMED_INPUT, ASSUMED_OUTPUT = 1000, 200
+ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
 MOST_STEPS = 2_500  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000

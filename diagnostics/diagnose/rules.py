@@ -7,13 +7,12 @@ that removes it. `ALL` is in the order in which they are tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 from ..cost.speculation import tokens_per_step
 from .fit import card_read_ms, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .model import Proposal
-from .situation import Situation
+from .situation import Situation, preemption_marks
 
 Rule = Callable[[Situation], Iterator[Proposal]]
 
@@ -25,7 +24,7 @@ MORE_MEMORY = (
 
 def preemption(s: Situation) -> Iterator[Proposal]:
     """Sequences are evicted and computed again: counted, logged, or seen as hits that no shared prefix explains."""
-    marks = _preemption_marks(s)
+    marks = preemption_marks(s)
     if not marks or s.no_preemption_told:
         return
     fits = s.fits_sequences
@@ -47,30 +46,15 @@ def preemption(s: Situation) -> Iterator[Proposal]:
     yield from _more_cache(s, "preemption", f"{marks}: the KV cache is too small for what is admitted")
 
 
-def _preemption_marks(s: Situation) -> str:
-    if s.preempting:
-        count = f"{s.preemptions:g} preemptions" if s.preemptions else "preemptions rise"
-        return f"{count} at {s.kv_usage:.1%} of the KV cache" if s.kv_usage is not None else count
-    hits = s.evidence.value("prefix_hit_rate")
-    if hits and hits > 0.05 and s.random_prompts and (s.waiting or 0) > 0:
-        return (
-            f"a prefix cache hit rate of {hits:.1%} on prompts that share no prefix is not reuse: it counts the tokens "
-            "of preempted requests that are computed again"
-        )
-    for before, after in pairwise(s.evidence.sweep):
-        slower = after.get("tpot_ms", 0.0) / max(before.get("tpot_ms", 0.0), 1e-9)
-        if before.get("tpot_ms") and slower >= 2 and after.get("kv_usage", 0.0) >= 0.95:
-            return (
-                f"time per output token jumps {slower:.1f}x ({before['tpot_ms']:g} to {after['tpot_ms']:g} ms) when the "
-                f"KV cache fills ({before.get('kv_usage', 0):.1%} to {after['kv_usage']:.1%})"
-            )
-    return ""
-
-
 def kv_capacity(s: Situation) -> Iterator[Proposal]:
     """The cache is full, requests wait, and sequence slots are free."""
     running, slots = s.running, int(s.value("max_num_seqs"))
-    if not s.kv_full or not (s.waiting or 0) or (running is not None and running >= 0.9 * slots):
+    if (
+        preemption_marks(s)
+        or not s.kv_full
+        or not (s.waiting or 0)
+        or (running is not None and running >= 0.9 * slots)
+    ):
         return
     usage = f"{s.kv_usage:.1%} full" if s.kv_usage is not None else "full"
     shown = f"{running:g} requests run" if running is not None else "requests run"

@@ -84,10 +84,9 @@ def _replayed(
         )
         return replace(report, verdict=verdict)
     proposals = propose(situation, rules)
-    turned = {repr(sorted(p.turned.items())) for p in proposals}
-    proposals += [p for p in turns(situation, seen) if repr(sorted(p.turned.items())) not in turned]
+    unique = {repr(sorted(p.turned.items())): p for p in reversed([*proposals, *turns(situation, seen)])}
     objective = Objective.of(situation)
-    proofs = ranked(prove(rig, proposals, objective))
+    proofs = ranked(prove(rig, reversed(unique.values()), objective))
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
     pair = best_pair(rig, proofs, objective)
     chosen = next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from ..evidence import Evidence, Figure
@@ -26,6 +27,8 @@ UNTOLD = {
     "data_parallel_size": 1,
     "tensor_parallel_size": 1,
 }
+
+ASSUMED_OUTPUT = 200  # tokens of an answer, where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -194,9 +197,8 @@ class Situation:
         if self.calm_row is not None:
             return max(1, int(self.calm_row["running"] / self.calm_row["kv_usage"] + 1e-6))
         tokens = self.kv_tokens
-        length = (self.input_tokens or 0) + (self.output_tokens or 0)
-        if tokens and length:
-            return max(1, int(tokens / length))
+        if tokens and self.input_tokens:
+            return max(1, int(tokens / (self.input_tokens + (self.output_tokens or ASSUMED_OUTPUT))))
         return None
 
     @cached_property
@@ -213,8 +215,15 @@ class Situation:
             return self.calm_row["running"] * held / self.calm_row["kv_usage"]
         usage = self.figure("kv_usage")
         if usage and self.running:
-            return self.running * held / usage
+            return min(self.running * held / usage, self._thrashing_tokens(held))
         return None
+
+    def _thrashing_tokens(self, held: float) -> float:
+        """Where sequences are evicted, as many as were seen running do not fit, and one fewer does."""
+        if not self.preempting:
+            return float("inf")
+        most = max((f.value for f in self.evidence.figures if f.name == "running" and f.value), default=0.0)
+        return (most - 0.5) * held if most >= 2 else float("inf")
 
     @cached_property
     def complaint(self) -> bool:
@@ -227,3 +236,24 @@ class Situation:
             or late
             or self.evidence.trend("ttft_ms") in ("rising", "high")
         )
+
+
+def preemption_marks(s: Situation) -> str:
+    """What shows that sequences are evicted and computed again; empty where nothing does."""
+    if s.preempting:
+        count = f"{s.preemptions:g} preemptions" if s.preemptions else "preemptions rise"
+        return f"{count} at {s.kv_usage:.1%} of the KV cache" if s.kv_usage is not None else count
+    hits = s.evidence.value("prefix_hit_rate")
+    if hits and hits > 0.05 and s.random_prompts and (s.waiting or 0) > 0:
+        return (
+            f"a prefix cache hit rate of {hits:.1%} on prompts that share no prefix is not reuse: it counts the tokens "
+            "of preempted requests that are computed again"
+        )
+    for before, after in pairwise(s.evidence.sweep):
+        slower = after.get("tpot_ms", 0.0) / max(before.get("tpot_ms", 0.0), 1e-9)
+        if before.get("tpot_ms") and slower >= 2 and after.get("kv_usage", 0.0) >= 0.95:
+            return (
+                f"time per output token jumps {slower:.1f}x ({before['tpot_ms']:g} to {after['tpot_ms']:g} ms) when the "
+                f"KV cache fills ({before.get('kv_usage', 0):.1%} to {after['kv_usage']:.1%})"
+            )
+    return ""
