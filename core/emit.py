@@ -39,19 +39,27 @@ class Emitter:
             self._prompt_tokens += last.prefill_tokens
             self._iteration_tokens.append(last.prefill_tokens + last.decode_tokens)
             self._step_ms.append(last.duration_ms)
-        self._generation_tokens += len(update.plain_rows) + sum(len(news.tokens) for news in update.news)
-        outputs.extend(_output(news, result) for news in update.news)
-        told = {news.request.handle for news in update.news}
-        for row, positions in result.prompt_logprobs.items():
-            request = owners.get(row)
-            if request is not None and request.handle not in told:
-                outputs.append(Output(request.handle, [], prompt_logprobs=[_logprob(p) for p in positions]))
+        self._generation_tokens += len(update.plain_rows)
+        if update.news or result.prompt_logprobs:
+            self._tell(update, result, owners, outputs)
         handles = self._scheduler.rows.handle[update.plain_rows]
         return Outputs(
             outputs,
             handles=handles.tobytes(),
             tokens=update.plain_tokens.astype(np.int32, copy=False).tobytes(),
         )
+
+    def _tell(
+        self, update: Update, result: StepResult, owners: dict[int, Request], outputs: list[Output]
+    ) -> None:
+        """An Output for each sequence with news, and for prompts whose positions were scored."""
+        self._generation_tokens += sum(len(news.tokens) for news in update.news)
+        outputs.extend(_output(news, result) for news in update.news)
+        told = {news.request.handle for news in update.news}
+        for row, positions in result.prompt_logprobs.items():
+            request = owners.get(row)
+            if request is not None and request.handle not in told:
+                outputs.append(Output(request.handle, [], prompt_logprobs=[_logprob(p) for p in positions]))
 
     def stats(self) -> Stats:
         """Gauges now and totals since start; the per-step lists start afresh."""

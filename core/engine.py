@@ -122,8 +122,9 @@ class Engine:
         update = self.scheduler.update(result, now_s)
         if self._recorder:
             self._recorder.updated(result, update, now_s)
-        for request in update.finished:
-            self._requests.pop(request.handle, None)
+        if update.news:
+            for request in update.finished:
+                self._requests.pop(request.handle, None)
         return self.emitter.emit(update, result, owners, outputs)
 
     def stats(self) -> Stats:

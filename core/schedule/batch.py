@@ -112,6 +112,8 @@ class Batch:
 
     def new_rows(self, rows: Rows) -> tuple[NewRow, ...]:
         """What the executor must know of the rows that begin."""
+        if not self._new:
+            return ()
         return tuple(
             NewRow(row, request.id, request.tokens(), request.prompt_len, request.params)
             for row in self._new

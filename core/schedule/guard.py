@@ -106,5 +106,13 @@ def _is_admission(answer: Any) -> bool:
 def _is_budget(answer: Any) -> bool:
     if not isinstance(answer, Budget):
         return False
-    counts = (answer.tokens, answer.prefill_tokens, answer.chunk_tokens)
-    return all(part is None or (type(part) is int and part >= 0) for part in counts) and answer.tokens > 0
+    return (
+        type(answer.tokens) is int
+        and answer.tokens > 0
+        and _is_count_or_none(answer.prefill_tokens)
+        and _is_count_or_none(answer.chunk_tokens)
+    )
+
+
+def _is_count_or_none(part: Any) -> bool:
+    return part is None or (type(part) is int and part >= 0)

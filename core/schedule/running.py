@@ -11,6 +11,8 @@ from ..request import Request, State
 from .params import SchedulerParams
 from .rows import Rows
 
+_NO_ROWS = np.empty(0, dtype=np.int32)
+
 
 @dataclass(slots=True)
 class Decodes:
@@ -113,6 +115,8 @@ class Running:
 
     def take_removed(self) -> np.ndarray:
         """int32: rows that ended since the last call."""
+        if not self._removed:
+            return _NO_ROWS
         removed = np.array(self._removed, dtype=np.int32)
         self._removed = []
         return removed
