@@ -2,9 +2,10 @@
 
 The table has the columns of NVIDIA AIConfigurator's collected serving points. Two harnesses filled it.
 Points that state `attention_dp_size` varied lengths uniformly between 0.8 and 1.0 of the nominal and let a
-step take 8,192 tokens. The others used fixed lengths and a step of input + 1,500 + concurrency tokens,
-which is what AIConfigurator itself generates. Both ran a closed loop of 10 x concurrency requests with as
-many slots as clients, without prefix caching, at a utilisation of 0.9.
+step take 8,192 tokens (as published). For the others no source states a protocol; fixed lengths and a step of
+input + 1,500 + concurrency tokens, which is what AIConfigurator itself generates, is inferred from the rows.
+Both ran a closed loop of 10 x concurrency requests with as many slots as clients, without prefix caching, at a
+utilisation of 0.9.
 """
 
 from __future__ import annotations
