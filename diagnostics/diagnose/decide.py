@@ -48,8 +48,8 @@ def decide(
         return beyond
     order = ranked(proofs)
     overloaded = _overloaded(situation, seen.result)
-    best = next((proof for proof in order if proof.gain > WORTH), None)
-    if best is not None and _worth_acting(situation, best, overloaded):
+    best = next((proof for proof in order if _worth_acting(situation, proof, overloaded)), None)
+    if best is not None:
         told = best.proposal
         return Verdict(
             bottleneck=told.bottleneck,
@@ -67,12 +67,27 @@ def decide(
 
 
 def _worth_acting(situation: Situation, best: Proof, overloaded: bool) -> bool:
-    """Whether the best turn is a remedy: a small gain does not cure an overload, nor a server that is well."""
+    """Whether a turn is a remedy: a small gain does not cure an overload, nor a server that is well, and what is
+    won in one figure and lost in another is no remedy where nobody suffers from the first.
+    """
+    if best.gain <= WORTH:
+        return False
     if best.proposal.from_evidence:
         return not (overloaded and best.after.saturated and best.gain < 0.15)
     if overloaded:
         return not best.after.saturated or best.gain > 0.3
+    if not situation.targets.any and _trades(best):
+        return False
     return best.gain > (0.15 if not situation.complaint else 0.05)
+
+
+def _trades(proof: Proof) -> bool:
+    """Whether throughput falls, or the first token or the time per token gets later, by more than a little."""
+    before, after = proof.before, proof.after
+    if after.throughput_output_tokens_per_s < 0.97 * before.throughput_output_tokens_per_s:
+        return True
+    pairs = ((before.ttft_ms, after.ttft_ms), (before.tpot_ms, after.tpot_ms))
+    return any(b and a and a.mean > 1.1 * b.mean and a.mean > b.mean + 1 for b, a in pairs)
 
 
 def _overloaded(situation: Situation, result: Result) -> bool:

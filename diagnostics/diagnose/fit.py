@@ -48,6 +48,7 @@ def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
         policy="continuous" if params.enable_chunked_prefill is False else "continuous-chunked",
         utilization=float(situation.value("gpu_memory_utilization") or 0.9),
         kv_share=_kv_share(situation, notes),
+        chunk_tokens=int(situation.value("max_num_batched_tokens")),
         frontend=_frontend(situation, summary.output_tokens_mean),
         eager_cost=_without_launches(situation, cost, notes),
     )
@@ -141,7 +142,11 @@ def _cost(situation: Situation, params: SchedulerParams, inputs: float, notes: _
     prefill = _prefill_token_ms(situation, params, inputs)
     if prefill is None:
         prefill = base / TOKENS_FOR_A_STEP
-        notes.lines.append(f"a prompt token costs 1/{TOKENS_FOR_A_STEP:g} of a lone decode step")
+        peak = situation.figure("prompt_tokens_per_s", "max", "mean")
+        if peak and 1e3 / peak < prefill:  # what was seen is a lower bound of the speed
+            prefill = 1e3 / peak
+        else:
+            notes.lines.append(f"a prompt token costs 1/{TOKENS_FOR_A_STEP:g} of a lone decode step")
     else:
         notes.measured = True
     cost = FittedCost(base_ms=base, sequence_ms=per_sequence, prefill_token_ms=prefill)
@@ -179,13 +184,10 @@ def _swept_slope(situation: Situation) -> tuple[float, float] | None:
 
 
 def _prefill_token_ms(situation: Situation, params: SchedulerParams, inputs: float) -> float | None:
-    """The time of a prompt token: from a stall that one prompt causes, or the fastest prefill seen."""
+    """The time of a prompt token: from a stall that one prompt causes, or a first token without others."""
     if situation.stalled_ttft is not None and (situation.input_tokens or 0) > params.max_num_batched_tokens:
         late = situation.stalled_ttft[0].value or 0.0
         return late / (situation.input_tokens or 1)
-    peak = situation.figure("prompt_tokens_per_s", "max", "mean")
-    if peak and peak > 0:
-        return 1e3 / peak
     alone = situation.evidence.find("ttft_ms", None, "alone")
     if alone is not None and alone.value and inputs:
         return alone.value / inputs

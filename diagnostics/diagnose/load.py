@@ -72,7 +72,7 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
         clients = 16
         notes.append("16 requests at once are assumed")
     requests = min(asked or 6 * clients, most)
-    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 1.5 * clients))}
+    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 1.25 * clients))}
 
 
 def _interference(situation: Situation) -> Load:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from .rig import Rig
 from .situation import Situation
 
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
+MOST_SECONDS = 6.0  # of processor time
 MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
 
 
@@ -20,9 +22,9 @@ MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
 class Objective:
     """What each log ratio of a latency counts beside throughput: what somebody suffers from counts more."""
 
-    first_token: float = 0.25  # p50 and p99, each
-    gaps: float = 0.25  # p99 between tokens
-    per_token: float = 0.25  # mean time per output token
+    first_token: float = 0.2  # p50 and p99, each
+    gaps: float = 0.1  # p99 between tokens
+    per_token: float = 0.2  # mean time per output token
 
     @classmethod
     def of(cls, situation: Situation) -> Objective:
@@ -35,10 +37,17 @@ class Objective:
 
 
 def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None = None) -> list[Proof]:
-    """The proposals that can be replayed, each with both results; what cannot run turned is dropped."""
+    """The proposals that can be replayed, each with both results; what cannot run turned is dropped.
+
+    Mere turns are given up after a while, once a replay has confirmed what the evidence shows.
+    """
     before = rig.play({}).result
-    proofs = []
+    proofs: list[Proof] = []
+    started = time.process_time()
     for proposal in proposals:
+        late = time.process_time() - started > MOST_SECONDS and not proposal.from_evidence
+        if late and any(proof.gain > WORTH and proof.proposal.from_evidence for proof in proofs):
+            break
         try:
             replayed = rig.play(proposal.turned)
         except CamshaftError:

@@ -70,6 +70,7 @@ class FittedRig:
     targets: Targets
     frontend: Frontend = field(default_factory=Frontend)
     policy: str = "continuous-chunked"
+    chunk_tokens: int = 2048  # the step's budget once prompts are cut
     utilization: float = 0.9
     kv_share: float = 0.4
     assumptions: tuple[str, ...] = ()
@@ -92,6 +93,7 @@ class FittedRig:
                 params = replace(params, **{knob: value})
                 if knob == "enable_chunked_prefill" and value:
                     policy = "continuous-chunked"
+                    params = replace(params, max_num_batched_tokens=self.chunk_tokens)
             elif knob == "scheduler_reserve_full_isl":
                 params = replace(params, reserve_full_prompt=bool(value))
             elif knob == "gpu_memory_utilization":

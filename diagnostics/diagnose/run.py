@@ -14,9 +14,9 @@ from ..evidence import Evidence, contradictions
 from ..results import Targets
 from ..simulate import Prepared, prepare
 from .decide import decide, ranked
-from .fit import fit
-from .flags import flag_traps
+from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
+from .flags import flag_traps
 from .limits import hardware_limits, seen_limits
 from .load import fitted_load
 from .memory import refused_at_start, refused_by_budget
@@ -57,7 +57,8 @@ def diagnose(
         flags=flag_traps(subject),
     )
     refused = refused_at_start(situation)
-    if refused is None and prepared is not None and not prepared.budget.fits:
+    impossible = prepared is not None and not prepared.budget.fits
+    if prepared is not None and impossible and (refused is None or refused.confidence == "thin"):
         refused = refused_by_budget(prepared.budget, _budgets(prepared))
     if refused is not None:
         return replace(report, verdict=refused)
@@ -97,7 +98,7 @@ def _replayed(
         report,
         verdict=verdict,
         alternatives=tuple(([pair] if pair else []) + others[:MOST_ALTERNATIVES]),
-        limits=tuple([*limits, *seen_limits(seen)]),
+        limits=(*limits, *seen_limits(seen)),
         assumptions=(*report.assumptions, *rig.assumptions),
         before=seen,
         after=chosen.replay if chosen else None,
@@ -135,7 +136,7 @@ def _rig(
     situation: Situation, prepared: Prepared | None, workload: Workload | None
 ) -> tuple[Rig, list[Limit]]:
     """What to replay on: the cost model where model and device are known, step times fitted from the evidence otherwise."""
-    if prepared is None:
+    if prepared is None or None not in plain_and_drafted_ms(situation):
         return fit(situation, workload), []
     chosen, notes = workload, ()
     if chosen is None and _says_load(situation):

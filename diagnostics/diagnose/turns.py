@@ -17,7 +17,7 @@ def turns(situation: Situation, seen: Replay) -> list[Proposal]:
         *_budget(situation, seen),
         *_switches(situation, seen),
         *(_cache(situation) if _cache_binds(seen) else ()),
-        *_parallel(situation),
+        *_parallel(situation, seen),
     ]
 
 
@@ -152,13 +152,16 @@ def _cache(s: Situation) -> Iterator[Proposal]:
         )
 
 
-def _parallel(s: Situation) -> Iterator[Proposal]:
-    size = int(s.value("tensor_parallel_size") or 1)
-    if size > 1 and s.subject.known:
-        yield _turn(
-            "communication",
-            "tensor_parallel_size",
-            size,
-            size // 2,
-            "each layer waits for the devices to exchange their parts",
+def _parallel(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    size, copies = int(s.value("tensor_parallel_size") or 1), int(s.value("data_parallel_size") or 1)
+    share = seen.log.shares()["communication"]
+    if size > 1 and s.subject.known and share > 0.1:
+        yield Proposal(
+            bottleneck="communication",
+            knob="tensor_parallel_size",
+            before=size,
+            after=size // 2,
+            changes={"tensor_parallel_size": size // 2, "data_parallel_size": 2 * copies},
+            why=f"{share:.0%} of each step the devices exchange their parts of a layer",
+            advice=f"The freed devices run another copy: --data-parallel-size {2 * copies}",
         )

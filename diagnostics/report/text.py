@@ -86,6 +86,9 @@ def _spelled(verdict: Verdict) -> str:
     """The option as a command line takes it."""
     assert verdict.knob is not None
     name = flag(verdict.knob)
+    if verdict.knob == "num_speculative_tokens":
+        inner = f'{{"num_speculative_tokens": {verdict.after}, ...}}'
+        return f"--speculative-config '{inner}'" if verdict.after else "remove --speculative-config"
     if verdict.after is True:
         return name
     if verdict.after is False:
