@@ -14,7 +14,7 @@ import click
 from ..core.errors import CamshaftError
 
 if TYPE_CHECKING:
-    from ..diagnostics.compat.difference import Change, TableDifference
+    from ..diagnostics.compat.difference import Change, Difference, TableDifference
     from ..diagnostics.compat.table import Flag, Table
 
 ENGINES = ("vllm", "camshaft")
@@ -213,20 +213,37 @@ def _print_difference(found: TableDifference, form: str) -> None:
             click.echo(f"{bullet}+ {name}")
         for name in part.removed:
             click.echo(f"{bullet}- {name}")
+        respelled = _respelled(part)
         for name, changes in part.changed.items():
-            told = "; ".join(map(_told, changes))
-            click.echo(f"{bullet}* {name}: {told}")
+            if name not in respelled:
+                told = "; ".join(map(_told, changes))
+                click.echo(f"{bullet}* {name}: {told}")
+        if respelled:
+            told = ", ".join(respelled[:3])
+            click.echo(
+                f"{bullet}* {len(respelled)} more are turned off by other spellings as well, such as {told}"
+            )
         click.echo("")
     if all(part.empty for part in parts.values()):
         click.echo(f"{found.engine} {found.target} accepts what {found.start} does.")
 
 
+MANY = 8
+
+
+def _respelled(part: Difference) -> list[str]:
+    """The flags of which only negative spellings changed, where those are too many to list."""
+    found = [n for n, changes in part.changed.items() if all(c.what == "negatives" for c in changes)]
+    return found if len(found) > MANY else []
+
+
 def _told(change: Change) -> str:
-    """One changed attribute; of two sets of choices only what differs."""
-    if change.what == "choices" and change.before is not None and change.after is not None:
+    """One changed attribute; of two sets of choices or spellings only what differs."""
+    lists = change.what in ("choices", "negatives", "aliases")
+    if lists and change.before is not None and change.after is not None:
         parts = [f"+{_value(c)}" for c in change.after if c not in change.before]
         parts += [f"-{_value(c)}" for c in change.before if c not in change.after]
-        return "choices " + (" ".join(parts) or "in another order")
+        return f"{change.what} " + (" ".join(parts) or "in another order")
     return f"{change.what} {_value(change.before)} -> {_value(change.after)}"
 
 

@@ -18,6 +18,7 @@ class OptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fix: str | None = None
     into: str | None = None
     key: str | None = None
+    key_from: tuple[str, str] | None = None
     values: dict[str, dict[str, Any]] = {}
     rename: str | None = None
     unset: bool = False
@@ -25,6 +26,14 @@ class OptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by_value: dict[str, dict[str, str]] = {}
     change: str | None = None
     safe: bool = False
+
+    def key_at(self, target: Version) -> str | None:
+        """The key of `into` at a release; `key_from` holds a later name and the first release that wants it."""
+        return self.key_from[1] if self.key_from is not None and self.is_later(target) else self.key
+
+    def is_later(self, target: Version) -> bool:
+        """Whether a release wants the later key, where the value alone may not do."""
+        return self.key_from is not None and parse(self.key_from[0]) <= target
 
     @property
     def replaced(self) -> bool:
@@ -61,7 +70,10 @@ class MeaningChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ValueChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that a release no longer takes, though its option stays."""
+    """A value that a release no longer takes, though its option stays.
+
+    `checkpoint` says that checkpoints carry it as well, and then need no option to fail.
+    """
 
     flag: str
     value: str
@@ -70,6 +82,7 @@ class ValueChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: str
     fix: str | None = None
     rename: str | None = None
+    checkpoint: bool = False
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,10 +114,14 @@ class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VariableChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why an environment variable went, and the option that took its place."""
+    """Why an environment variable went, and the option that took its place.
+
+    `fix` says how, where the option does not take the variable's value as it stands.
+    """
 
     why: str
     option: str | None = None
+    fix: str | None = None
     deprecated: str | None = None
     refuses: list[RefusedValue] = []
 

@@ -23,6 +23,7 @@ from .versions import Version
 NAMED = frozenset(
     {
         "--attention-backend",
+        "--kv-cache-dtype",
         "--kv-transfer-config",
         "--load-format",
         "--quantization",
@@ -95,7 +96,10 @@ def rule_findings(context: Context) -> Iterator[Finding]:
     """The combination rules that this configuration meets, and those it would meet once its options are replaced."""
     facts = _facts(context, context.values)
     hits = evaluate(context.engine, context.target, facts)
+    misread = {f"given.{m.flag.dest}" for m in context.parsed.misuses if m.flag is not None}
     for hit in hits:
+        if not misread.isdisjoint(hit.missing):
+            continue  # what is unknown is a value that is refused, as another finding says
         yield _from_hit(context, hit)
     repaired = _repaired(context)
     if repaired:

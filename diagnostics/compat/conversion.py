@@ -13,6 +13,7 @@ from .dialect import Dialect
 from .table import Flag
 
 DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+LEVELS = ("0", "1", "2", "3")
 BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -30,6 +31,8 @@ def convert(flag: Flag, texts: list[str], negative: bool = False, dialect: Diale
     if texts and not (flag.optional and texts[0] in ("", "None")):
         if flag.name == "--compilation-config" and how.compilation == "python":
             return _python_literal(texts[0])
+        if flag.name == "--compilation-config" and how.compilation == "level" and texts[0] in LEVELS:
+            return {"level": int(texts[0])}
         pairs = how.json_pairs == "yes" and "json" in flag.type and "=" in texts[0] and texts[0][:1] != "{"
         if flag.parse == "key_values" or pairs:
             return _key_values(texts[0])
@@ -59,6 +62,8 @@ def _checked(flag: Flag, text: str) -> Any:
     if flag.optional and text in ("", "None"):
         return None
     value = _typed(flag, text)
+    if flag.nested and flag.type == "json" and not isinstance(value, dict):
+        raise BadValue(f"{_shortened(text)!r} is not a JSON object")
     if flag.choices and not _among(value, text, flag.choices):
         allowed = ", ".join(str(choice) for choice in flag.choices)
         raise BadValue(f"{text!r} is not one of {allowed}", list(flag.choices))
@@ -151,7 +156,7 @@ def _key_values(text: str) -> dict[str, int]:
 
 def _python_literal(text: str) -> Any:
     """A dictionary as Python writes it, or a level (vLLM's CompilationConfig.from_cli until 0.8.5)."""
-    if text in ("0", "1", "2", "3"):
+    if text in LEVELS:
         return {"level": int(text)}
     try:
         return ast.literal_eval(text)

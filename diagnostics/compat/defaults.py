@@ -106,6 +106,16 @@ def _next_is_json(context: Context) -> bool:
     return any(a.text == "-O" and b.text.startswith("{") for a, b in itertools.pairwise(words))
 
 
+def _keeping(context: Context, flag: str, old: Any) -> str | None:
+    """How the target is told to keep a value."""
+    known = context.table.find(flag)
+    if known is None or not isinstance(old, bool):
+        return f"{flag} {old} keeps the old value." if known else None
+    negative = next((n for n in known.negatives if n.startswith("--no-")), None)
+    spelled = flag if old else negative or (f"{flag}=False" if known.kind == "store_boolean" else None)
+    return f"{spelled} keeps it {'on' if old else 'off'}." if spelled else None
+
+
 def _effective(context: Context, said: set[str]) -> Iterator[Finding]:
     """Defaults that code computes from hardware and model, where both releases' values are known."""
     assert context.start is not None  # only called with a release to come from
@@ -128,6 +138,6 @@ def _effective(context: Context, said: set[str]) -> Iterator[Finding]:
             f"{_shown(new.value)} at {context.target}.",
             place=context.configuration.start_place,
             flags=(flag,),
-            fix=f"{flag} {old.value} keeps the old value." if not isinstance(old.value, bool) else None,
+            fix=_keeping(context, flag, old.value),
             evidence=f"{context.target} {new.evidence}" if new.evidence else None,
         )

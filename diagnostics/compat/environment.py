@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from .context import Context
 from .findings import Finding
 from .inputs.base import EnvSetting
+from .names import known_name
+from .parsing import arity
+from .table import Flag
 from .versions import parse
 
 # What only the build, or a Kubernetes service of that name, sets.
@@ -77,12 +80,24 @@ def _instead(context: Context, setting: EnvSetting) -> str:
     change = context.changes.variables.get(setting.name)
     if change is None or change.option is None:
         return f"Unset {setting.name}."
-    option = change.option.split(".")[0]
-    if option not in context.table.flags:
+    flag = context.table.flags.get(change.option.split(".")[0])
+    if flag is None:
         return f"Unset {setting.name}."
-    takes_value = "." in change.option or context.table.flags[option].type not in ("json",)
-    value = f" {setting.value}" if setting.value and takes_value else ""
-    return f"Use {change.option}{value}."
+    if change.fix:
+        return change.fix
+    known, near = known_name(context, change.option, setting.value or "")
+    if setting.value and not known:
+        other = f"use {change.option} {near}" if near else f"{change.option} names another"
+        return f"Unset it; {context.target} knows no {setting.value} any more: {other}."
+    return f"Use {_as_option(flag, change.option, setting.value)}."
+
+
+def _as_option(flag: Flag, option: str, value: str | None) -> str:
+    """`option` with the value that a variable gave it; a switch takes none and is turned by its spelling."""
+    if "." not in option and arity(flag)[1] == 0:
+        off = (value or "").strip().lower() in ("0", "false", "no", "off")
+        return next((n for n in flag.negatives if n.startswith("--no-")), option) if off else option
+    return f"{option} {value}" if value else option
 
 
 def _why(context: Context, name: str) -> str:
@@ -138,6 +153,10 @@ def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
     if setting.name.startswith(NOT_SETTINGS):
         return None
     near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
+    hint = f"Did you mean {near[0]}?" if near else f"Unset {setting.name}."
+    flag = context.table.find("--" + setting.name.removeprefix("VLLM_").lower().replace("_", "-"))
+    if flag is not None:
+        hint = f"Unset it; the server takes {_as_option(flag, flag.name, setting.value)}."
     return Finding(
         code="EN-04",
         severity="warning",
@@ -145,6 +164,6 @@ def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
         message=f"No release of {context.engine} reads {setting.name}; it has no effect.",
         place=setting.place,
         env=(setting.name,),
-        fix=f"Did you mean {near[0]}?" if near else f"Unset {setting.name}.",
+        fix=hint,
         evidence=f"{context.target} vllm/envs.py",
     )

@@ -67,6 +67,24 @@ class Lives:
                 best = record
         return best
 
+    def choice_span(
+        self, name: str, value: object, version: Version
+    ) -> tuple[Version | None, Version | None]:
+        """(the first release without, the first with) a choice that the release lacks: the last time it went at or
+        before `version`, and the next time it comes after; None where it did not or does not."""
+        gone: Version | None = None
+        there = False
+        for since, record in self._runs.get(name, []):
+            listed = (record or {}).get("choices")
+            takes = isinstance(listed, list) and value in listed
+            at = parse(since)
+            if takes and at > version:
+                return gone, at
+            if there and not takes and record is not None and at <= version:
+                gone = at
+            there = takes
+        return gone, None
+
     def deprecated_since(self, name: str, version: Version) -> Version | None:
         """The first release of the unbroken stretch, ending at `version`, in which `name` is deprecated."""
         since: Version | None = None

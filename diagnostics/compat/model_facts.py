@@ -35,6 +35,17 @@ _ENCODER_ONLY_TYPES = {
     "distilbert",
     "albert",
 }
+# Types and architectures without experts, so that naming one settles it.
+_DENSE_TYPES = {
+    "llama", "mistral", "qwen2", "qwen3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma", "gemma2", "gemma3",
+    "gemma3_text", "phi", "phi3", "opt", "gpt2", "gpt_neox", "falcon", "bloom", "mpt", "starcoder2", "cohere",
+    "cohere2", "olmo", "olmo2", "glm4", "chatglm", "internlm2", "exaone", "smollm3",
+}  # fmt: skip
+_DENSE_ARCHITECTURES = {
+    "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM",
+    "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Phi3ForCausalLM", "OPTForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration",
+}  # fmt: skip
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _POOLING_SUFFIXES = ("ForSequenceClassification", "RewardModel", "ForTokenClassification", "Embedding")
 _MULTIMODAL_KEYS = (
@@ -67,6 +78,8 @@ def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name, evidence in _features(facts, kind).items():
         if evidence or whole or (kind is not None and name in _BY_TYPE):
             facts.setdefault(name, evidence)
+    if _is_dense(facts, kind):
+        facts.setdefault("is_moe", False)
     _sliding_window(facts, whole)
     _context(facts)
     return facts
@@ -94,6 +107,13 @@ def _features(facts: Mapping[str, Any], kind: Any) -> dict[str, Any]:
         "uses_mrope": isinstance(rope, Mapping) and "mrope_section" in rope,
         "is_pooling": pooling,
     }
+
+
+def _is_dense(facts: Mapping[str, Any], kind: Any) -> bool:
+    """Whether what is known settles that the model has no experts: a count of them, its type or its architecture."""
+    if any(isinstance(facts.get(key), int) for key in _EXPERT_KEYS):
+        return True  # a count above one has already made it a mixture
+    return kind in _DENSE_TYPES or facts.get("architecture") in _DENSE_ARCHITECTURES
 
 
 def _quantization(facts: dict[str, Any], whole: bool) -> None:

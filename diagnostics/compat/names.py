@@ -23,6 +23,7 @@ Lives = list[tuple[str, str | None]]
 # Options whose names a plugin may add to, and what then tells the checker so.
 OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
 UPPER = {"--attention-backend"}
+SHOWN = 12
 BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
 # Before this release an unknown name in the variable chose the default backend (vllm/attention/selector.py).
 RAISES_SINCE = parse("0.10.2")
@@ -44,7 +45,7 @@ def name_findings(context: Context) -> Iterator[Finding]:
     for use in context.parsed.uses:
         if use.flag.name == "--kv-transfer-config":
             yield from _connector(context, use)
-        if use.flag.name in ("--tool-call-parser", *OPEN, *UPPER, "--load-format", "--quantization"):
+        if use.flag.name in (*OPEN, *UPPER, "--kv-cache-dtype", "--load-format", "--quantization"):
             yield from _of_use(context, use)
     setting = context.configuration.env.get(BACKEND_VARIABLE)
     read = BACKEND_VARIABLE in context.table.env and context.target >= RAISES_SINCE
@@ -93,9 +94,9 @@ def _judge(
     lives = known.get(name, [])
     gone = [until for _, until in lives if until is not None and parse(until) <= context.target]
     later = [since for since, _ in lives if parse(since) > context.target]
-    plain = name.removesuffix("_VLLM_V1")
-    near = [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(current)}."
+    near = _nearest(name, current)
+    listed = ", ".join(current[:SHOWN]) + (", ..." if len(current) > SHOWN else "")
+    hint = f"Did you mean {near[0]}?" if near else f"Use one of {listed}."
     whole = "flags" in common and "." not in option
     edits = (Edit("set", option, value=near[0], safe=False),) if near and whole else ()
     if gone:
@@ -135,6 +136,21 @@ def _judge(
             edits=edits,
             **common,
         )
+
+
+def _nearest(name: str, current: list[str]) -> list[str]:
+    plain = name.removesuffix("_VLLM_V1")
+    return [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
+
+
+def known_name(context: Context, option: str, value: str) -> tuple[bool, str | None]:
+    """Whether the target knows `value` for an option whose names are recorded, and the nearest name it knows."""
+    known = names(context.engine).get(option, {})
+    current = [name for name, lives in known.items() if _alive(lives, context.target)]
+    name = value.upper() if option in UPPER else value
+    if not current or name in current:
+        return True, name
+    return False, next(iter(_nearest(name, current)), None)
 
 
 def _alive(lives: Lives, version: Version) -> bool:

@@ -12,6 +12,7 @@ from .findings import Change, Finding
 from .history import Span
 from .parsing import Use
 from .table import Field
+from .values import choice_history
 
 
 def nested_findings(context: Context) -> Iterator[Finding]:
@@ -91,7 +92,10 @@ def _absent(context: Context, use: Use, path: str) -> Finding:
     else:
         code, kind = "FL-16", "unknown"
         told = f"{flag} has no key {path!r} at {context.target}"
-        fix = f"Did you mean {near[0]!r}?" if near else "Delete the key."
+        former = context.changes.options.get("--" + path.replace("_", "-"))
+        meant = former.key_at(context.target) if former is not None and former.into == flag else None
+        meant = meant or (near[0] if near else None)
+        fix = f"Did you mean {meant!r}?" if meant else "Delete the key."
     return Finding(
         code=code,
         severity="error" if refused else "warning",
@@ -113,11 +117,12 @@ def _gone(context: Context, spans: list[Span]) -> Span | None:
 def _choice(context: Context, use: Use, path: str, value: Any, choices: list[Any]) -> Finding:
     listed = ", ".join(str(choice) for choice in choices[:12]) + (", ..." if len(choices) > 12 else "")
     near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.6)
+    since = choice_history(*context.keys(use.flag.name).choice_span(path, value, context.target))
     return Finding(
         code="FL-09",
         severity="error",
         change="choice",
-        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}; it takes {listed}.",
+        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}{since}; it takes {listed}.",
         place=_place(use),
         flags=(use.flag.name,),
         fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",

@@ -6,12 +6,13 @@ import difflib
 from collections.abc import Iterator
 
 from . import history
+from .arguments import Argument
 from .context import Context
 from .findings import Edit, Finding
 from .inputs.base import Entry
 from .parsing import Misuse, Use
 from .remedies import head, remedy
-from .values import common_parts, refused, stray_words, switch_value, value_gone
+from .values import checkpoint_gone, common_parts, refused, stray_words, switch_value, value_gone
 from .versions import Version, parse
 
 # What the parser would say of these is told as what it is, a trap of the settings file.
@@ -28,6 +29,9 @@ def option_findings(context: Context) -> Iterator[Finding]:
             yield switch_value(context, misuse, common_parts(context, misuse))
         elif misuse.kind == "unknown":
             yield _absent(context, misuse)
+        elif misuse.kind == "ambiguous":
+            former = _formerly(context, misuse.spelled, misuse.option, misuse.values)
+            yield former or refused(context, misuse)
         else:
             yield refused(context, misuse)
     yield from stray_words(context)
@@ -37,10 +41,23 @@ def option_findings(context: Context) -> Iterator[Finding]:
             seen.add(use.flag.name)
             yield _deprecated(context, use)
         if use.abbreviated:
-            yield _abbreviated(context, use)
+            yield _formerly(context, use.spelled, use.option, use.values) or _abbreviated(context, use)
         yield from value_gone(context, use)
+    yield from checkpoint_gone(context)
     yield from _repeated(context)
     yield from _pairs(context)
+
+
+def _formerly(
+    context: Context, spelled: str, option: Argument, values: tuple[Argument, ...]
+) -> Finding | None:
+    """An option written in full that is gone, where the release reads the word as short for other options."""
+    name = context.options.name(spelled)
+    if name is None or name in context.table.flags:
+        return None
+    if context.options.removed_by(name, context.target) is None:
+        return None
+    return _absent(context, Misuse("unknown", spelled, option, values))
 
 
 def _absent(context: Context, misuse: Misuse) -> Finding:

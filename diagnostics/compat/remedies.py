@@ -49,9 +49,12 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
     if change.into and change.into in context.table.flags:
         merged = merged_values(context, change.into)
         flag = context.table.flags[change.into].name
-        return f"Use {quoted(flag, merged)}.", (
-            drop,
-            Edit("set", flag, value=json.dumps(merged), safe=change.safe),
+        later = change.is_later(context.target)
+        safe = change.safe and not later
+        also = f" {change.fix}" if later and change.fix else ""
+        return f"Use {quoted(flag, merged)}.{also}", (
+            Edit("unset", name, safe=safe),
+            Edit("set", flag, value=json.dumps(merged), safe=safe),
         )
     if change.rename and change.rename in context.table.flags:
         fix = change.fix or f"Use {change.rename}."
@@ -81,12 +84,13 @@ def merged_values(context: Context, into: str) -> dict[str, Any]:
     for member in members:
         name = member.flag.name if member.flag else context.options.name(head(member.spelled))
         change = context.changes.options.get(name or "")
-        if change is None or change.into != into or change.key is None:
+        key = change.key_at(context.target) if change is not None else None
+        if change is None or change.into != into or key is None:
             continue
         value = member.value if isinstance(member, Use) else given_value(context, member)
         if isinstance(value, Unknown):
             value = " ".join(v.text for v in member.values)
-        merged |= change.values.get(str(value), {change.key: value})
+        merged |= change.values.get(str(value), {key: value})
     known = context.table.flags[into].nested if into in context.table.flags else {}
     if known:  # a key that this release dropped again has nowhere to go
         merged = {key: value for key, value in merged.items() if key in known}

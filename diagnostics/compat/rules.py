@@ -340,7 +340,7 @@ def _shown(name: str, scope: Callable[[str], Any]) -> str:
     if isinstance(value, Unknown):
         return name
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.1f}" if name.endswith("capability") else f"{value:.4g}"
     return str(value)
 
 

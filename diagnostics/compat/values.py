@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from .arguments import Argument
 from .context import Context
+from .conversion import LEVELS
 from .findings import Edit, Finding
 from .inputs.base import Entry
+from .model_facts import model_facts
 from .parsing import Misuse, Use
 from .remedies import quoted
 from .table import Flag
+from .versions import Version
 
 
 def refused(context: Context, misuse: Misuse) -> Finding:
@@ -62,6 +66,8 @@ def _typed_fix(flag: Flag, given: str) -> str:
     if "json" in flag.type and all(equals for _, equals, _ in pairs):
         values = {name.strip(): int(v) if v.strip().isdigit() else v.strip() for name, _, v in pairs}
         return f"Write {quoted(flag.name, values)}."
+    if flag.name == "--compilation-config" and given in LEVELS:
+        return f"Write {quoted(flag.name, {'mode' if 'mode' in flag.nested else 'level': int(given)})}."
     if "json" in flag.type:
         return "Give valid JSON, quoted as one word."
     return {"int": "Give a whole number.", "float": "Give a number."}.get(
@@ -123,16 +129,24 @@ def _left(
     )
 
 
+def choice_history(gone: Version | None, comes: Version | None) -> str:
+    """When a choice went or comes, in brackets, where the tables know."""
+    if gone is not None:
+        return f" (it went in {gone})"
+    return f" (it exists from {comes} on)" if comes is not None else ""
+
+
 def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, Any]) -> Finding:
     flag = misuse.flag
     assert flag is not None  # only a known option has choices
     choices = [str(choice) for choice in flag.choices or []]
     near = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
     listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+    since = choice_history(*context.options.choice_span(flag.name, given, context.target))
     return Finding(
         code="FL-09",
         change="choice",
-        message=f"{flag.name} does not take {given!r} at {context.target}; it takes {listed}.",
+        message=f"{flag.name} does not take {given!r} at {context.target}{since}; it takes {listed}.",
         fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
         **common,
     )
@@ -152,6 +166,34 @@ def value_gone(context: Context, use: Use) -> Iterator[Finding]:
         "stops": True,
     }
     yield _left(gone.flag, gone.value, gone.why, gone.gone, gone.fix, gone.rename, common)
+
+
+GGUF = re.compile(r"\.gguf$|GGUF:\w+$", re.I)
+
+
+def checkpoint_gone(context: Context) -> Iterator[Finding]:
+    """A checkpoint in a quantization that left the release, where no option names it."""
+    option = "--quantization"
+    if context.engine != "vllm" or context.gives(option):
+        return
+    model = context.values.get("model")
+    method = model_facts(context.model).get("quantization")
+    if method is None and isinstance(model, str) and GGUF.search(model):
+        method = "gguf"
+    gone = context.changes.value_gone(option, method, context.target)
+    if gone is None or not gone.checkpoint:
+        return
+    yield Finding(
+        code="FL-18",
+        severity="error",
+        change="removed",
+        message=f"The checkpoint's quantization, {gone.value}, is not in the release from {gone.gone} on: {gone.why}.",
+        place=context.place_of([option, "--model"]),
+        flags=(option,),
+        fix=gone.fix,
+        evidence=gone.evidence,
+        stops=True,
+    )
 
 
 def _two_in_one(context: Context, word: Argument) -> Finding:

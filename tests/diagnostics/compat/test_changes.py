@@ -95,3 +95,13 @@ def test_codes_have_examples_that_differ() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_form_is_current(name: str) -> None:
     assert (FOLDER / f"{name}.json").read_bytes() == pack(name), f"run {COMMAND}"
+
+
+@pytest.mark.parametrize("name", [name for name, change in DATA.variables.items() if change.option])
+def test_a_variable_hands_on_its_value_or_says_what_to_write(name: str) -> None:
+    """A switch of 0 or 1 must not become the value of an option that takes names."""
+    change = DATA.variables[name]
+    option, _, key = (change.option or "").partition(".")
+    flag = table.load("vllm", RELEASES[-1]).flags.get(option)
+    if flag is not None and not change.fix and not key and "_USE_" in name:
+        assert flag.type == "bool"

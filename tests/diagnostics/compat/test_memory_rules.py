@@ -120,7 +120,9 @@ def test_a_whole_config_settles_what_a_few_facts_leave_open() -> None:
     whole, few = model_facts(LLAMA_8B), model_facts({"model_type": "llama"})
     assert whole["is_moe"] is False
     assert whole["quantization"] is None
-    assert "is_moe" not in few
+    assert few["is_moe"] is False
+    assert "is_multimodal" not in few
+    assert "is_moe" not in model_facts({"model_type": "some_new_type"})
     assert few["is_encoder_decoder"] is False
     moe = model_facts({"text_config": LLAMA_8B | {"num_experts": 128}, "vision_config": {}})
     assert (moe["is_moe"], moe["is_multimodal"], moe["num_attention_heads"]) == (True, True, 32)

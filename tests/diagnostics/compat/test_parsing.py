@@ -57,7 +57,12 @@ def real_parser(table: Table) -> Real:
 
 def one(flag: Flag) -> Any:
     single = Flag(
-        name=flag.name, type=flag.type, kind=flag.kind, choices=flag.choices, optional=flag.optional
+        name=flag.name,
+        type=flag.type,
+        kind=flag.kind,
+        choices=flag.choices,
+        optional=flag.optional,
+        nested=flag.nested,
     )
     single.parse = None if flag.parse == "optional_value" else flag.parse
 
