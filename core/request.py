@@ -13,7 +13,6 @@ import numpy as np
 
 from .errors import StateError
 
-
 # As in vLLM: below it the draw is the argmax but for ties, and logits divided by it leave float32's range.
 GREEDY_TEMPERATURE = 1e-5
 

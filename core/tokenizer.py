@@ -96,6 +96,8 @@ class Tokenizer:
             )
         if len(template) > _MAX_TEMPLATE_BYTES:
             raise RequestError("the chat template is too long", param="chat_template")
+        if tools and "tools" not in template:
+            raise RequestError(f"the chat template of {self.folder.name} knows no tools", param="tools")
         try:
             rendered, _ = render_jinja_template(
                 conversations=[list(messages)],

@@ -58,7 +58,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     if body.truncate_prompt_tokens is not None:
         prompt = prompt[-body.truncate_prompt_tokens :]
     check_length(len(prompt), service.limits)
-    bad_words = bad_word_ids(body, service.tokenizer)
+    bad_words = await bad_word_ids(body, service.tokenizer)
     want = wanted(body, len(prompt), bad_words, service.limits, service.defaults)
     reply_id = f"chatcmpl-{request.state.request_id}"
     continues = bool(body.continue_final_message)

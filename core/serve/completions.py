@@ -52,12 +52,13 @@ async def completions(service: Service, request: Request) -> Response:
     )
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
-    bad_words = bad_word_ids(body, service.tokenizer)
+    bad_words = await bad_word_ids(body, service.tokenizer)
     want: list[Wanted] = []
     for prompt in prompts:
         check_length(len(prompt), service.limits)
         want.append(wanted(body, len(prompt), bad_words, service.limits, service.defaults))
     reply_id = f"cmpl-{request.state.request_id}"
+    echoes = _echoes(service, body, prompts)
     call = _Call(
         service=service,
         body=body,
@@ -65,7 +66,7 @@ async def completions(service: Service, request: Request) -> Response:
         model=model,
         generation=service.start(reply_id, body, prompts, want),
         wanted=want,
-        echoes=_echoes(service, body, prompts),
+        echoes=echoes,
         names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
         created=int(time.time()),
     )

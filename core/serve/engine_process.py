@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -191,7 +193,7 @@ def engine_process_main(address: str, factory: EngineFactory, log_level: str, lo
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     configure_logs(log_level, log_format, process="EngineCore")
-    _watch_parent()
+    _watch_parent(Path(address.removeprefix("ipc://")).parent)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     socket = context.socket(zmq.PAIR)
     socket.set_hwm(0)
@@ -227,7 +229,8 @@ def _serve(factory: EngineFactory, socket: zmq.Socket[bytes]) -> None:
         engine.close()
 
 
-def _watch_parent() -> None:
+def _watch_parent(folder: Path) -> None:
+    """Ends this process, and what the parent left in `folder`, once the parent is gone."""
     parent = parent_process()
     if parent is None:
         return
@@ -235,6 +238,7 @@ def _watch_parent() -> None:
     def wait() -> None:
         parent.join()
         log.warning("parent process is gone; exiting")
+        shutil.rmtree(folder, ignore_errors=True)
         time.sleep(_ORPHAN_GRACE_S)
         os._exit(EXIT_FATAL)
 

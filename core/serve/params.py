@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import RequestError
 from ..request import SamplingParams
 from .generation import TextRules
-from .prompts import Limits, Tokenizer, check_ids
+from .prompts import Limits, Tokenizer, check_ids, off_loop
 from .wire import ChatRequest, CompletionRequest, SamplingFields
 
 # Fields the engine knows and cannot honour; a client that sets one must hear of it.
@@ -152,7 +152,7 @@ def refuse_unsupported(body: SamplingFields) -> None:
 
 
 def _refuse_in_chat(body: ChatRequest) -> None:
-    if body.tools and body.tool_choice not in (None, "auto", "none"):
+    if body.tool_choice not in (None, "auto", "none"):
         raise RequestError("tool_choice may only be auto or none: tool calls are not enforced", "tool_choice")
     if body.modalities and body.modalities != ["text"]:
         raise RequestError("modalities: only text is supported", "modalities")
@@ -227,14 +227,15 @@ def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
     return bias
 
 
-def bad_word_ids(body: SamplingFields, tokenizer: Tokenizer) -> BadWords:
+async def bad_word_ids(body: SamplingFields, tokenizer: Tokenizer) -> BadWords:
     """Token sequences of each word, at the start of a text and after a space (as vLLM does)."""
-    found: dict[tuple[int, ...], None] = {}
-    for word in body.bad_words or ():
-        if not word.strip():
-            raise RequestError("a bad word may not be empty", "bad_words")
-        for text in (word.lstrip(), " " + word.lstrip()):
-            ids = tuple(tokenizer.encode(text, add_special_tokens=False))
-            if ids:
-                found[ids] = None
-    return tuple(found)
+    words = [word.lstrip() for word in body.bad_words or ()]
+    if "" in words:
+        raise RequestError("a bad word may not be empty", "bad_words")
+    texts = [text for word in words for text in (word, " " + word)]
+
+    def encode() -> BadWords:
+        found = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+        return tuple(dict.fromkeys(ids for ids in found if ids))
+
+    return await off_loop(sum(map(len, texts)), encode)

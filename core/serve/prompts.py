@@ -55,20 +55,28 @@ async def completion_prompts(
     texts_or_ids = _as_items(prompt)
     if len(texts_or_ids) > MAX_PROMPTS:
         raise RequestError(f"{len(texts_or_ids)} prompts were given; at most {MAX_PROMPTS}", "prompt")
-    ids: list[list[int]] = []
-    for item in texts_or_ids:
-        if isinstance(item, str):
-            ids.append(await encode_text(tokenizer, limits, item, add_special_tokens))
-        else:
-            check_ids(item, limits.vocab_size, "prompt")
-            ids.append(item)
-    return ids
+    ids = [item for item in texts_or_ids if not isinstance(item, str)]
+    for item in ids:
+        check_ids(item, limits.vocab_size, "prompt")
+    texts = [item for item in texts_or_ids if isinstance(item, str)]
+    return ids or await _encode_texts(tokenizer, limits, texts, add_special_tokens)
 
 
 async def encode_text(tokenizer: Tokenizer, limits: Limits, text: str, add_special_tokens: bool) -> list[int]:
     """Token ids of a text; refuses one that is too long whatever its tokens are, before tokenising it."""
-    _check_chars(limits, len(text))
-    return await off_loop(len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    return (await _encode_texts(tokenizer, limits, [text], add_special_tokens))[0]
+
+
+async def _encode_texts(
+    tokenizer: Tokenizer, limits: Limits, texts: Sequence[str], add_special_tokens: bool
+) -> list[list[int]]:
+    for text in texts:
+        _check_chars(limits, len(text))
+
+    def encode() -> list[list[int]]:
+        return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+    return await off_loop(sum(map(len, texts)), encode)
 
 
 def _check_chars(limits: Limits, chars: int) -> None:
@@ -141,7 +149,7 @@ async def chat_prompt(
     _check_chars(limits, chars)
     options: dict[str, Any] = {
         "template_kwargs": _template_options(body.chat_template_kwargs),
-        "tools": body.tools or None,
+        "tools": _tools(body),
         "add_generation_prompt": generation,
         "continue_final_message": continues,
         "chat_template": body.chat_template or server_template,
@@ -154,6 +162,12 @@ async def chat_prompt(
         raise RequestError(
             "the conversation is nested too deeply for the chat template", "messages"
         ) from None
+
+
+def _tools(body: ChatRequest | TokenizeRequest) -> list[dict[str, Any]] | None:
+    """What the template is shown: a model that may call no tool need not read of any."""
+    forbidden = isinstance(body, ChatRequest) and body.tool_choice == "none"
+    return None if forbidden else body.tools or None
 
 
 _RESERVED = frozenset(

@@ -127,6 +127,9 @@ def test_continue_final_message(server: Running) -> None:
         ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"add_special_tokens": True}, "add_special_tokens"),
         ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "no such choice"}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 10**6}, "max_completion_tokens"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
@@ -138,6 +141,11 @@ def test_refusals_name_the_field(server: Running, fields: dict[str, Any], param:
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
     assert reply.json()["error"]["type"] == "BadRequestError"
+
+
+def test_tools_that_may_not_be_called_need_no_template(server: Running) -> None:
+    reply = server.post(PATH, {"messages": USER, "tools": [{"type": "function"}], "tool_choice": "none"})
+    assert reply.status_code == 200
 
 
 def test_without_a_chat_template(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -225,12 +226,16 @@ if __name__ == "__main__":
 class Process:
     """A server as a process of its own, its log read as it comes."""
 
-    def __init__(self, folder: Path, tmp_path: Path) -> None:
+    def __init__(self, folder: Path, tmp_path: Path, temporary: Path) -> None:
+        self.temporary = temporary
         script = tmp_path / "serve.py"
         script.write_text(SCRIPT)
         here = str(Path(__file__).parent)
         self.process = subprocess.Popen(
-            [sys.executable, str(script), here, str(folder)], stderr=subprocess.PIPE, text=True
+            [sys.executable, str(script), here, str(folder)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(temporary)},
         )
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -264,13 +269,16 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def process(model_folder: Path, tmp_path: Path):
-    process = Process(model_folder, tmp_path)
-    try:
-        process.wait_until_ready()
-        yield process
-    finally:
-        process.process.kill()
-        process.process.wait()
+    # Not below tmp_path: the path of a socket must be short.
+    with tempfile.TemporaryDirectory() as temporary:
+        process = Process(model_folder, tmp_path, Path(temporary))
+        try:
+            process.wait_until_ready()
+            yield process
+        finally:
+            process.process.kill()
+            process.process.wait()
+            eventually(lambda: not alive(process.engine_pid))
 
 
 def test_sigterm_drains_and_exits_with_0(process: Process) -> None:
@@ -306,5 +314,7 @@ def test_told_to_stop_while_loading(model_folder: Path) -> None:
 
 
 def test_no_orphan_is_left(process: Process) -> None:
+    assert list(process.temporary.iterdir())
     process.process.kill()
     eventually(lambda: not alive(process.engine_pid))
+    assert not list(process.temporary.iterdir())
