@@ -7,6 +7,7 @@ import functools
 import torch
 import triton
 
+from .. import checks
 from . import Sequences
 from .decode import MAX_SPLITS, TILE, decode_kernel, merge_kernel
 from .prefill import prefill_kernel
@@ -25,7 +26,11 @@ def paged_attention(
     v_scale: float = 1.0,
     soft_cap: float | None = None,
 ) -> None:
-    """As the op. K and V may be float8_e4m3fn; they are then multiplied by k_scale and v_scale."""
+    """As the op. K and V may be float8_e4m3fn; they are then multiplied by k_scale and v_scale.
+
+    Raises KernelInputError, a ValueError.
+    """
+    _check(q, k_cache, v_cache, sequences, out)
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     group = q.shape[1] // (head_dim * num_kv_heads)
     dim = triton.next_power_of_2(head_dim)
@@ -60,6 +65,22 @@ def paged_attention(
             GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile,
             **window_and_cap, num_warps=warps, num_stages=stages,
         )  # fmt: skip
+
+
+def _check(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, sequences: Sequences, out: torch.Tensor
+) -> None:
+    op, device = "paged_attention", q.device
+    checks.check_tensor(op, "q", q, device, checks.HALVES)
+    checks.check_tensor(op, "out", out, device, (q.dtype,))
+    checks.check_tensor(op, "k_cache", k_cache, device, checks.CACHES, whole=True)
+    checks.check_tensor(op, "v_cache", v_cache, device, (k_cache.dtype,), whole=True)
+    checks.check_tensor(op, "block_tables", sequences.block_tables, device, checks.INTEGERS)
+    checks.check_tensor(op, "context_lens", sequences.context_lens, device, checks.INTEGERS, whole=True)
+    checks.check_tensor(op, "query_starts", sequences.query_starts, device, checks.INTEGERS, whole=True)
+    if checks.debugging():
+        block_size, num_blocks = k_cache.shape[2], k_cache.shape[0]
+        checks.check_tables(op, sequences.block_tables, sequences.context_lens, block_size, num_blocks)
 
 
 def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int]:

@@ -14,8 +14,12 @@ COMMAND = "python -m camshaft.kernels.report --write"
 
 
 def source_hash() -> str:
-    """Digest of every file the report depends on: those that hold a kernel, and the report's own."""
-    files = [p for p in KERNELS.rglob("*.py") if "@triton.jit" in p.read_text() or p.parent.name == "report"]
+    """Digest of every file the report depends on: those that hold or launch kernels, and the report's own."""
+    files = [
+        p
+        for p in KERNELS.rglob("*.py")
+        if p.name == "triton.py" or p.parent.name == "report" or "@triton.jit" in p.read_text()
+    ]
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(f"{file.relative_to(KERNELS)}\n".encode() + file.read_bytes())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..experts import triton as experts
 from ..linear.fp8_block import triton as fp8_block
 from ..paged_attention import decode, prefill
 from ..paged_attention.triton import prefill_plan
+from ..prepare_batch import triton as prepare_batch
 from ..quantize_rows import triton as quantize_rows
 from ..rms_norm import triton as rms_norm
 from ..rope_kv_write import triton as rope_kv_write
+from ..sample import triton as sample
 from ..silu_mul import triton as silu_mul
 from .sass import Build
 
@@ -160,6 +163,51 @@ def _fp8() -> list[Build]:
     ]
 
 
+def _experts() -> list[Build]:
+    types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16", "places": "*i32", "tile_experts": "*i32"}
+    types |= {"row_weights": "*fp32", "num_places": "i32", "n": "i32", "k": "i32"}
+    flags = {"DEPTH": experts.DEPTH, "DIVISOR": 8, "WEIGHTED": False, "EVEN": True}
+    return [
+        Build(
+            f"experts-{rows}x{columns}",
+            experts.grouped_product_kernel,
+            types,
+            {"ROWS": rows, "COLUMNS": columns, **flags},
+            ("x", "weight", "out", "places", "n", "k"),
+            num_stages=4,
+        )
+        for rows, columns in ((64, 128), (16, 64))
+    ]
+
+
+def _steps() -> list[Build]:
+    """Sampling and the preparation of a batch."""
+    names = ("temperatures", "top_ps", "min_ps", "logits")
+    draw = dict.fromkeys(names, "*fp32") | {"top_ks": "*i32", "seeds": "*i64", "drawn": "*i64", "out": "*i64"}
+    made = {"known": "*i64", "tables": "*i32", "rows": "*i32", "starts": "*i32", "query_starts": "*i32"}
+    made |= {"made": "*i64"} | dict.fromkeys(
+        ("n", "total", "known_stride", "table_stride", "block_size"), "i32"
+    )
+    return [
+        Build(
+            "sample",
+            sample.sample_kernel,
+            draw | {"row_stride": "i32", "vocab": "i32"},
+            {"BLOCK": sample.STRIP},
+            ("logits", "out", "row_stride", "vocab"),
+            num_warps=8,
+        ),
+        Build(
+            "prepare-batch",
+            prepare_batch.prepare_batch_kernel,
+            made,
+            {"BLOCK": prepare_batch.STRIP},
+            ("known", "tables", "made", "block_size"),
+            num_warps=2,
+        ),
+    ]
+
+
 def builds() -> list[Build]:
     """Every build of the report, attention first."""
-    return [*_attention(), *_rows(), *_fp8()]
+    return [*_attention(), *_rows(), *_fp8(), *_experts(), *_steps()]

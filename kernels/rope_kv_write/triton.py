@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
 from . import HeadNorm
 
 
@@ -67,7 +68,16 @@ def rope_kv_write(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
 ) -> None:
-    """As the op. A cache in float8_e4m3fn receives k / k_scale and v / v_scale."""
+    """As the op. A cache in float8_e4m3fn receives k / k_scale and v / v_scale. Raises KernelInputError."""
+    op, device = "rope_kv_write", qkv.device
+    checks.check_tensor(op, "qkv", qkv, device, checks.HALVES)
+    checks.check_tensor(op, "positions", positions, device, checks.LONGS, whole=True)
+    checks.check_tensor(op, "slots", slots, device, checks.LONGS, whole=True)
+    checks.check_tensor(op, "cos_sin", cos_sin, device, (torch.float32,), whole=True)
+    checks.check_tensor(op, "k_cache", k_cache, device, checks.CACHES, whole=True)
+    checks.check_tensor(op, "v_cache", v_cache, device, (k_cache.dtype,), whole=True)
+    if checks.debugging():
+        checks.check_slots(op, slots, k_cache.shape[0] * k_cache.shape[2])
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     heads = qkv.shape[1] // head_dim
     if not len(qkv):

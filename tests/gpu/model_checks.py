@@ -1,0 +1,192 @@
+"""A small random model, end to end: its greedy tokens against transformers', and a captured graph against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from camshaft.core.model.batch import ForwardBatch, PagedCache
+from camshaft.core.model.registry import build
+from camshaft.core.shape import shape_from_config
+from camshaft.kernels import dispatch
+
+from .check import Check, Place, compare, seed_all
+
+PAGE, BLOCKS = 16, 40
+SIZES: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 384,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.1,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"tie_word_embeddings": True},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+}
+
+
+class Held:
+    """Weights in memory, as a weight source."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def names(self) -> Iterable[str]:
+        return self._tensors
+
+    def get(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+def force_triton() -> None:
+    """Lets every op take its Triton version on a CPU too, for a run through the interpreter."""
+    load = dispatch.Dispatch._load
+    dispatch.Dispatch._load = lambda self, is_cuda, dtype: load(self, True, dtype)
+
+
+def models(kind: str, place: Place, *, fp8: bool = False) -> tuple[Any, Any]:
+    """(transformers' model, ours) with the same random weights."""
+    import tempfile
+    from pathlib import Path
+
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    seed_all(7)
+    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
+    theirs = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with tempfile.TemporaryDirectory() as folder:  # saving gives the names that checkpoints have
+        theirs.save_pretrained(folder)
+        weights = {
+            k: v.clone() for file in Path(folder).glob("*.safetensors") for k, v in load_file(file).items()
+        }
+    raw = {**config.to_dict(), "architectures": [type(theirs).__name__]}
+    ours = build(shape_from_config(raw, kind), Held(weights), place.device, place.dtype, quantize_fp8=fp8)
+    return theirs, ours
+
+
+class Runner:
+    """Sequences of one model in random pages, advanced by whole batches."""
+
+    def __init__(self, model: Any, place: Place) -> None:
+        shape = model.shape
+        size = (BLOCKS, shape.num_kv_heads, PAGE, shape.head_dim)
+        k, v = (
+            [
+                torch.full(size, float("nan"), dtype=place.dtype, device=place.device)
+                for _ in range(shape.num_layers)
+            ]
+            for _ in range(2)
+        )
+        self.model, self.device, self.cache = model, place.device, PagedCache(k, v, PAGE)
+        self.tables = torch.randperm(BLOCKS).view(4, -1).to(place.device, torch.int32)
+
+    def batch(self, parts: list[tuple[int, list[int], int]]) -> ForwardBatch:
+        """Of (row, tokens, position of the first); those of one token come first."""
+        tokens = [t for _, part, _ in parts for t in part]
+        positions = [first + i for _, part, first in parts for i in range(len(part))]
+        tables = self.tables.cpu()
+        slots = [
+            int(tables[row, (first + i) // PAGE]) * PAGE + (first + i) % PAGE
+            for row, part, first in parts
+            for i in range(len(part))
+        ]
+        ends = torch.tensor([len(part) for _, part, _ in parts]).cumsum(0)
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+        contexts = torch.tensor([first + len(part) for _, part, first in parts])
+        where, rows = self.device, [row for row, _, _ in parts]
+        return ForwardBatch(
+            torch.tensor(tokens, device=where), torch.tensor(positions, device=where), torch.tensor(slots, device=where),
+            starts.to(where, torch.int32), contexts.to(where, torch.int32), self.tables[rows], (ends - 1).to(where),
+            sum(len(part) == 1 for _, part, _ in parts), max(len(part) for _, part, _ in parts), int(contexts.max()),
+        )  # fmt: skip
+
+    def __call__(self, parts: list[tuple[int, list[int], int]]) -> torch.Tensor:
+        return self.model.forward(self.batch(parts), self.cache).clone()
+
+
+def generate(runner: Runner, prompts: list[list[int]], steps: int) -> list[list[int]]:
+    """Greedy tokens: the first prompt whole, the second in two chunks, the second of them beside a decode."""
+    first, second = prompts
+    cut = len(second) // 2
+    logits = runner([(0, first, 0), (1, second[:cut], 0)])
+    tokens = [[int(logits[0].argmax())], []]
+    logits = runner([(0, tokens[0][-1:], len(first)), (1, second[cut:], cut)])
+    for i in range(2):
+        tokens[i].append(int(logits[i].argmax()))
+    for _ in range(steps):
+        parts = [(i, tokens[i][-1:], len(prompts[i]) + len(tokens[i]) - 1) for i in range(2)]
+        logits = runner(parts)
+        for i in range(2):
+            tokens[i].append(int(logits[i].argmax()))
+    return tokens
+
+
+def tokens(kind: str) -> Check:
+    """Each greedy token of ours is transformers' own, or within rounding of it."""
+
+    def run(place: Place) -> None:
+        theirs, ours = models(kind, place)
+        prompts = [torch.randint(0, 512, (count,)).tolist() for count in (21, 37)]
+        found = generate(Runner(ours, place), prompts, 4)
+        slack = 1e-3 if place.dtype == torch.float32 else 0.15
+        for prompt, generated in zip(prompts, found, strict=True):
+            with torch.inference_mode():
+                logits = theirs(input_ids=torch.tensor([prompt + generated])).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.gather(1, torch.tensor(generated)[:, None])[:, 0]
+            behind = (logits.max(-1).values - chosen) / logits.std()
+            assert behind.max() <= slack, f"{kind}: {behind.tolist()}"
+
+    return Check(f"tokens-{kind}", run)
+
+
+def fp8_model() -> Check:
+    """Weights quantised at load keep the logits close."""
+
+    def run(place: Place) -> None:
+        (_, exact), (_, narrow) = models("llama", place), models("llama", place, fp8=True)
+        prompt = [(0, list(range(40)), 0)]
+        a, b = (Runner(model, place)(prompt)[0] for model in (exact, narrow))
+        assert (a - b).norm() / a.norm() < 0.2
+
+    return Check("fp8-model", run)
+
+
+def graph() -> Check:
+    """A captured decode step, replayed with other tokens and lengths, equals the eager one; padding is inert."""
+
+    def run(place: Place) -> None:
+        _, model = models("llama", place)
+        runner = Runner(model, place)
+        runner([(0, list(range(30)), 0), (1, list(range(17)), 0), (2, list(range(9)), 0)])
+        static = runner.batch([(0, [1], 30), (1, [2], 17), (2, [3], 9)])
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            model.forward(static, runner.cache)
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            out = model.forward(static, runner.cache)
+        other = runner.batch([(0, [9], 31), (1, [8], 18), (2, [7], 10)])
+        expected = model.forward(other, runner.cache).clone()
+        for name in ("tokens", "positions", "slots", "context_lens", "block_tables"):
+            getattr(static, name).copy_(getattr(other, name))
+        captured.replay()
+        compare(out, expected, 1e-3)
+        static.context_lens[2], static.slots[2] = 0, -1
+        captured.replay()
+        compare(out[:2], expected[:2], 1e-3)
+
+    return Check("graph-equals-eager", run)
+
+
+ANYWHERE = [tokens(kind) for kind in KINDS]
+ON_A_GPU = [fp8_model(), graph()]

@@ -1,0 +1,105 @@
+"""The kernel report: current, and what it must show of the machine code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from camshaft.kernels.report import __main__ as report
+from camshaft.kernels.report.floors import H100_BYTES_PER_S, decode_attention, gemm, prefill_attention
+from camshaft.kernels.report.sass import local_in_loops, matrix_instructions, occupancy
+
+DATA: dict[str, Any] = json.loads(report.DATA.read_text())
+BUILDS: list[dict[str, Any]] = DATA["builds"]
+PRODUCTS = ("prefill", "fp8-blocks", "experts-64")
+
+
+def test_the_report_is_of_these_sources() -> None:
+    assert DATA["sources"] == report.source_hash(), f"kernels changed: run {report.COMMAND}"
+    assert report.PAGE.read_text() == report.render(DATA)
+
+
+def test_no_kernel_spills_registers_or_touches_local_memory_in_a_loop() -> None:
+    assert len(BUILDS) > 50
+    spilled = [(b["name"], b["arch"]) for b in BUILDS if b["stack_bytes"] or b["local_in_loops"]]
+    assert not spilled
+
+
+@pytest.mark.parametrize(("arch", "instruction"), [(80, "HMMA"), (90, "GMMA"), (100, "UTC")])
+def test_products_use_the_matrix_instructions_of_their_architecture(arch: int, instruction: str) -> None:
+    """Warpgroup instructions on Hopper (HGMMA, QGMMA), those of tensor memory on Blackwell."""
+    found = [b for b in BUILDS if b["arch"] == arch and b["name"].startswith(PRODUCTS)]
+    assert found
+    for build in found:
+        assert any(instruction in name for name in build["matrix"]), build
+
+
+def test_attention_and_products_load_sixteen_bytes_at_a_time() -> None:
+    for build in BUILDS:
+        if build["name"].startswith((*PRODUCTS, "decode-d")):
+            assert build["wide_loads"] >= 8, build
+
+
+def test_every_architecture_is_covered() -> None:
+    fp8 = [b for b in BUILDS if "fp8" in b["name"] or "quantize" in b["name"]]
+    assert {b["arch"] for b in BUILDS} == {80, 90, 100}
+    assert {b["arch"] for b in fp8} == {90, 100}  # Triton has no e4m3 below Hopper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["decode-d128-g8-p16", "prefill-d128-g8-r128"])
+def test_compiling_again_gives_the_reported_figures(name: str) -> None:
+    """In a process of its own: what is compiled must not be what an interpreter decorated."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "camshaft.kernels.report", "--build", name]
+    run = subprocess.run(
+        command, env={**environment, "PYTHONPATH": ".pkg"}, cwd=report.KERNELS.parent, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    import triton
+
+    for made in json.loads(run.stdout):
+        assert made["stack_bytes"] == made["local_in_loops"] == 0
+        if triton.__version__ == DATA["triton"]:
+            assert made in BUILDS
+
+
+def test_local_memory_is_counted_inside_loops_only() -> None:
+    code = "  STL [R1], R2 ;\n.L_x_1:\n LDL R3, [R1] ;\n @P0 BRA `(.L_x_1) ;\n LDL R4, [R1] ;\n.L_x_2:\n BRA `(.L_x_2) ;\n"
+    assert local_in_loops(code) == 1
+
+
+def test_matrix_instructions_are_told_by_name() -> None:
+    code = "HGMMA.64x64x16.F32.BF16 R24 ;\n HMMA.16816 R1 ;\n HMMA.16816 R2 ;\n MMA=="
+    assert matrix_instructions(code) == {"HGMMA": 1, "HMMA": 2}
+
+
+@pytest.mark.parametrize(
+    ("arch", "warps", "registers", "shared", "blocks"),
+    [
+        (90, 4, 128, 0, 4),
+        (90, 4, 32, 0, 16),
+        (90, 1, 16, 0, 32),
+        (90, 8, 64, 100_000, 2),
+        (80, 8, 64, 100_000, 1),
+    ],
+)
+def test_occupancy(arch: int, warps: int, registers: int, shared: int, blocks: int) -> None:
+    assert occupancy(arch, warps, registers, shared) == blocks
+
+
+def test_floors_on_paper() -> None:
+    decode = decode_attention(64, 8192, 64, 8, 128, 2)
+    # 64 sequences of 8,192 tokens, 8 heads of 128, K and V of 2 bytes: 2 GiB of cache.
+    assert decode.bytes_moved == pytest.approx(2**31, rel=0.01)
+    assert decode.bound == "bytes"
+    assert decode.micros == pytest.approx(2**31 / H100_BYTES_PER_S * 1e6, rel=0.01)
+    whole, tail = prefill_attention(4096, 4096, 32, 8, 128), prefill_attention(1, 4096, 32, 8, 128)
+    assert whole.bound == "FLOPs"
+    assert whole.flops == pytest.approx(tail.flops * 2048, rel=0.01)
+    assert gemm(64, 8192, 8192, 1).bytes_moved < gemm(64, 8192, 8192, 2).bytes_moved
