@@ -67,8 +67,10 @@ def read_shape(path: str | Path) -> ModelShape:
         raw = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise ModelError(f"{file}: no such file; a model folder needs a config.json") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: not readable as JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ModelError(f"{file}: a JSON object is needed, not {type(raw).__name__}")
     return shape_from_config(raw, name=file.parent.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +25,7 @@ from .replies import (
     ChatMessage,
 )
 from .service import Service
-from .streams import Answer, EventStream, attended, collect
+from .streams import Answer, EventStream, attended, collect, events
 from .wire import ChatRequest
 
 
@@ -113,34 +114,15 @@ def _choice(call: _Call, answer: Answer) -> ChatChoice:
     return choice
 
 
-async def _events(call: _Call) -> AsyncIterator[bytes]:
-    options = call.body.stream_options
-    include_usage = bool(options and options.include_usage)
-    each_usage = bool(include_usage and options and options.continuous_usage_stats)
-    begun = [False] * len(call.generation.sequences)
-    async for deltas in call.generation.deltas():
-        chunks: list[bytes] = []
-        for delta in deltas:
-            choices: list[ChatChunkChoice] = []
-            if not begun[delta.index]:
-                begun[delta.index] = True
-                choices.append(ChatChunkChoice(delta.index, ChatDelta(call.role, call.echo)))
-            choices += _chunk_choices(call, delta)
-            for choice in choices:
-                chunk = call.chunk([choice])
-                if include_usage:
-                    chunk.usage = call.service.usage(call.generation) if each_usage else None
-                chunks.append(replies.event(chunk))
-        if chunks:
-            yield b"".join(chunks)
-    if include_usage:
-        last = call.chunk([])
-        last.usage = call.service.usage(call.generation)
-        yield replies.event(last)
+def _events(call: _Call) -> AsyncIterator[bytes]:
+    return events(
+        call.service, call.generation, call.body.stream_options, call.chunk, partial(_chunk_choices, call)
+    )
 
 
-def _chunk_choices(call: _Call, delta: Delta) -> list[ChatChunkChoice]:
-    """The text, if there is any to tell, and the end in the same chunk."""
+def _chunk_choices(call: _Call, delta: Delta, first: bool) -> list[ChatChunkChoice]:
+    """The role at first; then the text, if there is any to tell, and the end in the same chunk."""
+    opening = [ChatChunkChoice(delta.index, ChatDelta(call.role, call.echo))] if first else []
     choice = ChatChunkChoice(delta.index, ChatDelta(), finish_reason=delta.finish_reason)
     if delta.text:
         choice.delta.content = delta.text
@@ -151,4 +133,4 @@ def _chunk_choices(call: _Call, delta: Delta) -> list[ChatChunkChoice]:
     if call.body.return_token_ids:
         choice.token_ids = delta.tokens
     told = delta.text or delta.finish_reason or choice.logprobs or choice.token_ids
-    return [choice] if told else []
+    return [*opening, choice] if told else opening

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +18,7 @@ from .params import Wanted, bad_word_ids, wanted
 from .prompts import check_length, completion_prompts
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
-from .streams import Answer, EventStream, attended, collect
+from .streams import Answer, EventStream, attended, collect, events
 from .wire import CompletionRequest
 
 
@@ -136,31 +137,14 @@ def _extend(reply: CompletionLogprobs, more: CompletionLogprobs) -> None:
     reply.top_logprobs += more.top_logprobs
 
 
-async def _events(call: _Call) -> AsyncIterator[bytes]:
-    options = call.body.stream_options
-    include_usage = bool(options and options.include_usage)
-    each_usage = bool(include_usage and options and options.continuous_usage_stats)
-    begun = [False] * len(call.generation.sequences)
-    async for deltas in call.generation.deltas():
-        chunks: list[bytes] = []
-        for delta in deltas:
-            choice = _chunk_choice(call, delta, first=not begun[delta.index])
-            begun[delta.index] = True
-            if not (choice.text or choice.finish_reason or choice.logprobs or choice.token_ids):
-                continue  # half a character, or the beginning of a stop string
-            reply = call.reply([choice])
-            if include_usage:
-                reply.usage = call.service.usage(call.generation) if each_usage else None
-            chunks.append(replies.event(reply))
-        if chunks:
-            yield b"".join(chunks)
-    if include_usage:
-        last = call.reply([])
-        last.usage = call.service.usage(call.generation)
-        yield replies.event(last)
+def _events(call: _Call) -> AsyncIterator[bytes]:
+    return events(
+        call.service, call.generation, call.body.stream_options, call.reply, partial(_chunk_choices, call)
+    )
 
 
-def _chunk_choice(call: _Call, delta: Delta, first: bool) -> CompletionChoice:
+def _chunk_choices(call: _Call, delta: Delta, first: bool) -> list[CompletionChoice]:
+    """Nothing where there is only half a character, or the beginning of a stop string."""
     want = call.wanted[call.prompt_of(delta.index)]
     echo = call.echoes[call.prompt_of(delta.index)]
     choice = CompletionChoice(
@@ -178,4 +162,5 @@ def _chunk_choice(call: _Call, delta: Delta, first: bool) -> CompletionChoice:
         choice.token_ids = delta.tokens
         if first:
             choice.prompt_token_ids = call.generation.sequences[delta.index].prompt
-    return choice
+    told = choice.text or choice.finish_reason or choice.logprobs or choice.token_ids
+    return [choice] if told else []

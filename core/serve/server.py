@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ from ..messages import Ready
 from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
+from .files import check_certificate, read_chat_template, sampling_defaults
 from .logs import configure_logs
 from .metrics import Metrics
-from .params import SamplingDefaults
 from .parts import Parts
 from .prompts import Tokenizer
 from .service import ModelLimits, Service
@@ -89,6 +88,9 @@ class Server:
 
     async def run(self) -> int:
         """Raises CamshaftError if it cannot start."""
+        check_certificate(self._config)
+        self._template = read_chat_template(self._config.chat_template)
+        self._defaults = sampling_defaults(self._config, self._parts.model_folder)
         listener = bind(self._config)
         self._install_signals()
         begun_s = time.monotonic()
@@ -139,7 +141,7 @@ class Server:
             ready.vocab_size or tokenizer.vocab_size,
             None if longest is None else longest * ready.max_model_len,
         )
-        template = read_chat_template(self._config.chat_template)
+        template = self._template
         # The first conversation imports the template engine, which takes a second or more: not while serving.
         with contextlib.suppress(RequestError):
             tokenizer.encode_chat([{"role": "user", "content": "hello"}], chat_template=template)
@@ -153,7 +155,7 @@ class Server:
             tokenizer=tokenizer,
             texts=texts,
             limits=limits,
-            defaults=sampling_defaults(self._config, self._parts.model_folder),
+            defaults=self._defaults,
             metrics=self._metrics,
             model_names=self._names,
             chat_template=template,
@@ -283,42 +285,3 @@ def _tell_capacity(ready: Ready, device: str) -> None:
         f"{device} KV cache size: {tokens:,} tokens, "
         f"Maximum concurrency for {ready.max_model_len:,} tokens per request: {times:.2f}x"
     )
-
-
-def read_chat_template(given: str | None) -> str | None:
-    """The template named or written in `chat_template`. Raises ConfigError."""
-    if given is None:
-        return None
-    if "{" in given:
-        return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"chat_template {given!r}: neither a readable file nor a template: {error}"
-        ) from error
-
-
-def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
-    """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`)."""
-    found: Mapping[str, Any] = {}
-    if config.generation_config != "vllm":
-        where = folder if config.generation_config == "auto" else Path(config.generation_config)
-        found = _read_generation_config(where, required=config.generation_config != "auto")
-    merged = {**found, **config.override_generation_config}
-    return SamplingDefaults.from_generation_config(
-        merged, max_logprobs=config.max_logprobs, stream_interval=config.stream_interval
-    )
-
-
-def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str, Any]:
-    file = None if folder is None else folder / "generation_config.json"
-    if file is None or not (required or file.is_file()):
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{file}: a JSON object is needed")
-    return found

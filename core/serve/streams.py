@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,10 +14,12 @@ from ..errors import CamshaftError
 from ..messages import Logprob
 from .faults import HttpFault, error_bytes, fault_of
 from .generation import Delta, Generation
-from .replies import DONE
+from .replies import DONE, ChatChunk, Completion, event
 from .service import Service
+from .wire import StreamOptions
 
 R = TypeVar("R")
+Chunk = ChatChunk | Completion
 
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -88,6 +90,37 @@ async def attended(
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def events(
+    service: Service,
+    generation: Generation,
+    options: StreamOptions | None,
+    reply: Callable[[list[Any]], Chunk],
+    choices: Callable[[Delta, bool], list[Any]],
+) -> AsyncIterator[bytes]:
+    """The events of a stream; all that one step brought goes out in one write.
+
+    reply: a chunk of the given choices. choices: what a delta, the first of its sequence or not, is worth telling.
+    """
+    include_usage = bool(options and options.include_usage)
+    each_usage = bool(include_usage and options and options.continuous_usage_stats)
+    begun: set[int] = set()
+    async for deltas in generation.deltas():
+        chunks: list[bytes] = []
+        for delta in deltas:
+            for choice in choices(delta, delta.index not in begun):
+                chunk = reply([choice])
+                if include_usage:
+                    chunk.usage = service.usage(generation) if each_usage else None
+                chunks.append(event(chunk))
+            begun.add(delta.index)
+        if chunks:
+            yield b"".join(chunks)
+    if include_usage:
+        last = reply([])
+        last.usage = service.usage(generation)
+        yield event(last)
 
 
 class EventStream(Response):

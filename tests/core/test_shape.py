@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from camshaft.core.errors import ModelError
@@ -13,6 +15,7 @@ from camshaft.core.shape import (
     kv_bytes_per_token_per_layer,
     linear_flops_per_token,
     parameter_count,
+    read_shape,
     resolve_kv_dtype,
     shape_from_config,
     weight_bytes,
@@ -101,6 +104,15 @@ def test_kv_of_8192_tokens_of_70b_is_2_5_gib() -> None:
 def test_kv_heads_are_copied_when_devices_outnumber_them() -> None:
     shape = shape_from_config(LLAMA_8B)
     assert kv_bytes_per_token(shape, "bfloat16", 8) == kv_bytes_per_token(shape, "bfloat16", 16)
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[1]", '"x"', '{"text_config": null}', '{"text_config": [1]}', "{}", "{"]
+)
+def test_a_file_that_holds_no_model_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError):
+        read_shape(tmp_path)
 
 
 def test_latent_attention_caches_576_elements_a_layer() -> None:

@@ -181,20 +181,28 @@ def test_an_engine_that_cannot_open(model_folder: Path, how: str, error: type[Ex
         pass
 
 
-def test_a_taken_port_is_refused_before_loading(model_folder: Path) -> None:
+def refuse_before_loading(config: ServeConfig, says: str) -> None:
+    def never() -> Any:
+        raise AssertionError("nothing may be loaded")
+
+    async def start() -> int:
+        return await Server(Parts(config, fake_factory(eos=0), never)).run()
+
+    with pytest.raises(ConfigError, match=says):
+        asyncio.run(start())
+
+
+def test_a_taken_port_is_refused_before_loading() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        config = ServeConfig(model="m", port=other.getsockname()[1])
+        refuse_before_loading(ServeConfig(model="m", port=other.getsockname()[1]), "cannot listen")
 
-        def never() -> Any:
-            raise AssertionError("nothing may be loaded")
 
-        async def start() -> int:
-            return await Server(Parts(config, fake_factory(eos=0), never)).run()
-
-        with pytest.raises(ConfigError, match="cannot listen"):
-            asyncio.run(start())
+@pytest.mark.parametrize("name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config"])
+def test_files_that_are_not_there_are_refused_before_loading(tmp_path: Path, name: str) -> None:
+    config = ServeConfig.model_validate({"model": "m", "port": 0, name: str(tmp_path / "none")})
+    refuse_before_loading(config, "ssl_certfile" if name == "ssl_keyfile" else "none")
 
 
 def test_a_unix_socket(model_folder: Path, tmp_path: Path) -> None:

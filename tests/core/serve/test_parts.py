@@ -10,8 +10,8 @@ import pytest
 
 from camshaft.core.config import ServeConfig, load_config, resolve
 from camshaft.core.errors import ConfigError
+from camshaft.core.serve.files import check_certificate, read_chat_template, sampling_defaults
 from camshaft.core.serve.parts import parts_of
-from camshaft.core.serve.server import read_chat_template, sampling_defaults
 
 
 def config(**values: Any) -> ServeConfig:
@@ -64,6 +64,17 @@ def test_chat_template_is_a_file_or_a_text(tmp_path: Path) -> None:
     assert read_chat_template(None) is None
     with pytest.raises(ConfigError, match="neither a readable file nor a template"):
         read_chat_template(str(tmp_path / "none.jinja"))
+
+
+@pytest.mark.parametrize("names", [("cert.pem", "none.pem"), ("none.pem", None), (None, "cert.pem")])
+def test_a_certificate_that_cannot_be_used_is_named(
+    tmp_path: Path, names: tuple[str | None, str | None]
+) -> None:
+    (tmp_path / "cert.pem").write_text("no certificate")
+    certificate, key = (str(tmp_path / name) if name else None for name in names)
+    with pytest.raises(ConfigError, match=r"\.pem: not usable for HTTPS|needs ssl_certfile"):
+        check_certificate(config(ssl_certfile=certificate, ssl_keyfile=key))
+    check_certificate(config())
 
 
 def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

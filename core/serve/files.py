@@ -1,0 +1,66 @@
+"""Files that a configuration names, read and judged before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import ServeConfig
+from ..errors import ConfigError
+from .params import SamplingDefaults
+
+
+def check_certificate(config: ServeConfig) -> None:
+    """Raises ConfigError if `ssl_certfile` and `ssl_keyfile` give no certificate to serve HTTPS with."""
+    if config.ssl_certfile is None and config.ssl_keyfile is None:
+        return
+    if config.ssl_certfile is None:
+        raise ConfigError("ssl_keyfile needs ssl_certfile")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password="")  # never asks a terminal
+    except OSError as error:  # also what OpenSSL refuses
+        files = " and ".join(filter(None, (config.ssl_certfile, config.ssl_keyfile)))
+        raise ConfigError(f"{files}: not usable for HTTPS: {error.strerror or error}") from error
+
+
+def read_chat_template(given: str | None) -> str | None:
+    """The template named or written in `chat_template`. Raises ConfigError."""
+    if given is None:
+        return None
+    if "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"chat_template {given!r}: neither a readable file nor a template: {error}"
+        ) from error
+
+
+def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
+    """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`)."""
+    found: Mapping[str, Any] = {}
+    if config.generation_config != "vllm":
+        where = folder if config.generation_config == "auto" else Path(config.generation_config)
+        found = _read_generation_config(where, required=config.generation_config != "auto")
+    merged = {**found, **config.override_generation_config}
+    return SamplingDefaults.from_generation_config(
+        merged, max_logprobs=config.max_logprobs, stream_interval=config.stream_interval
+    )
+
+
+def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str, Any]:
+    file = None if folder is None else folder / "generation_config.json"
+    if file is None or not (required or file.is_file()):
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: a JSON object is needed")
+    return found
