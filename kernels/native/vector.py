@@ -52,11 +52,11 @@ def _splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
 
-def _prefetch(builder: Any, pointer: Any, locality: int) -> None:
-    """Locality 3 is the first-level cache, 2 the second."""
+def _prefetch(builder: Any, pointer: Any) -> None:
+    """Asks for a cache line to be in the first-level cache soon."""
     kind = ir.FunctionType(ir.VoidType(), [_I8P, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(locality), _I32(1)])
+    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(3), _I32(1)])
 
 
 def _tile_rows(
@@ -86,8 +86,8 @@ def _tile_rows(
             total.add_incoming(value, block)
     row = [builder.load(_at(builder, weights, v * LANES, _VECTOR), align=_ALIGN) for v in range(VECTORS)]
     fetched = builder.gep(early, [builder.mul(counter, step)])
-    _prefetch(builder, fetched, 3)
-    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]), 3)
+    _prefetch(builder, fetched)
+    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]))
     here = builder.gep(x, [counter])
     scalars = [_splat(builder, builder.load(builder.gep(here, [_I64(m * ROW)]))) for m in range(rows)]
     added = [builder.call(fma, [scalars[m], row[v], sums[i]]) for i, (m, v) in enumerate(cells)]
@@ -213,17 +213,6 @@ def total(typing_context: Any, address: Any) -> Any:
         return _fold(builder, args[0], builder.fadd)
 
     return types.float32(types.int64), codegen
-
-
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Asks for the cache line at an address to be in the second-level cache soon."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _prefetch(builder, builder.inttoptr(args[0], _I8P), 2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
 
 
 @intrinsic

@@ -22,7 +22,6 @@ from ..native.vector import (
     fma,
     largest,
     pointer,
-    prefetch,
     tile,
     total,
     transpose,
@@ -39,50 +38,32 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @jit()
 def _load_keys(
-    source: int,
-    to_values: int,
-    block_size: int,
-    dim: int,
-    head_step: int,
-    table: int,
-    begin: int,
-    end: int,
-    keys: int,
+    source: int, block_size: int, dim: int, head_step: int, table: int, begin: int, end: int, keys: int
 ) -> None:
-    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` becomes 0.
-
-    Meanwhile the next tile's keys, and its values `to_values` bytes from them, start on their way from memory.
-    """
+    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` is left undefined."""
     blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
-    key = begin
-    while key < begin + TILE:
+    eights = block_size % 8 == 0 and dim % LANES == 0
+    key, stop, index, offset = begin, min(end, begin + TILE), begin // block_size, begin % block_size
+    place = source + (np.int64(blocks[index]) * head_step + offset * dim) * 4
+    while key < stop:
         at = key - begin
         target = keys + (at // WIDTH * dim * WIDTH + at % WIDTH) * 4
-        offset = key % block_size
-        place = (
-            source + (np.int64(blocks[key // block_size]) * head_step + offset * dim) * 4 if key < end else 0
-        )
-        if key + 8 <= end and offset + 8 <= block_size and dim % LANES == 0:
-            later = min(key + TILE, end - 1)
-            ahead = (
-                source + (np.int64(blocks[later // block_size]) * head_step + later % block_size * dim) * 4
-            )
+        if eights:
             for i in range(0, dim, LANES):
-                for line in range(i * 32, (i + LANES) * 32, 64):
-                    prefetch(ahead + line)
-                    prefetch(ahead + to_values + line)
                 transpose(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
-            key += 8
-            continue
-        column = carray(pointer(target), (dim * WIDTH,), np.float32)
-        if key < end:
+        else:
+            column = carray(pointer(target), (dim * WIDTH,), np.float32)
             values = carray(pointer(place), (dim,), np.float32)
             for i in range(dim):
                 column[i * WIDTH] = values[i]
-        else:
-            for i in range(dim):
-                column[i * WIDTH] = _ZERO
-        key += 1
+        run = 8 if eights else 1
+        key += run
+        offset += run
+        place += run * dim * 4
+        if offset == block_size and key < stop:
+            index += 1
+            offset = 0
+            place = source + np.int64(blocks[index]) * head_step * 4
 
 
 @jit()
@@ -142,11 +123,58 @@ def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, outp
 
 
 @jit()
+def _block_address(base: int, head_step: int, table: int, index: int, count: int) -> int:
+    """Where block `index` of a table of `count` blocks lies; 0 past its end."""
+    if index >= count:
+        return 0
+    return base + np.int64(carray(pointer(table), (count,), np.int32)[index]) * head_step * 4
+
+
+@jit()
+def _score(
+    rows: int, laid: int, keys: int, count: int, dim: int, scores: int,
+    ahead: int, block_size: int, head_step: int, table: int, blocks: int,
+) -> None:  # fmt: skip
+    """Scores of rows with `count` keys. Meanwhile keys of the table's first blocks start on their way from memory."""
+    pieces = max(1, WIDTH // block_size) if blocks > 0 else 1
+    depth, size = dim // pieces, block_size * dim * 4
+    for part in range(0, count, WIDTH):
+        for start in range(0, dim, depth):
+            place = (part * dim + start * WIDTH) * 4
+            early = _block_address(ahead, head_step, table, place // size, blocks)
+            x, w = laid + start * 4, keys + place
+            step = WIDTH * 4 if early != 0 else 0
+            early = early + place % size if early != 0 else keys
+            tile(rows, x, w, WIDTH, depth, scores + part * 4, 1 if start > 0 else 0, early, step)
+
+
+@jit()
+def _add_values(
+    rows: int, scores: int, source: int, count: int, dim: int, output: int, block_size: int, head_step: int,
+    table: int, ahead: int, next_table: int, next_blocks: int,
+) -> None:  # fmt: skip
+    """Adds weighted values of the table's first `count` keys where they lie; meanwhile fetches the next table's."""
+    blocks = -(-count // block_size)
+    for index in range(blocks):
+        values = _block_address(source, head_step, table, index, blocks)
+        early = _block_address(ahead, head_step, next_table, index, next_blocks)
+        keys = min(block_size, count - index * block_size)
+        x, step = scores + index * block_size * 4, WIDTH * 4 if early != 0 else 0
+        for part in range(0, dim, WIDTH):
+            fetched = early + part * block_size * 4 if early != 0 else values
+            tile(rows, x, values + part * 4, dim, keys, output + part * 4, 1, fetched, step)
+
+
+@jit()
 def _attend(
     q: int, q_step: int, out: int, out_step: int, group: int, dim: int, k: int, v: int, block_size: int,
     head_step: int, table: int, queries: int, position: int, window: int, scale: np.float32, scratch: int,
+    next_shift: int, next_table: int, next_blocks: int,
 ) -> None:  # fmt: skip
-    """One head of the cache for `queries` queries at position, position + 1, ...; group rows each."""
+    """One head of the cache for `queries` queries at position, position + 1, ...; group rows each.
+
+    The caller's next head lies `next_shift` bytes from this one; the tile it begins with is fetched early.
+    """
     rows, padded = queries * group, -(-dim // WIDTH) * WIDTH
     laid, scores = scratch, scratch + rows * ROW * 4
     output, state = scores + rows * ROW * 4, scores + 2 * rows * ROW * 4
@@ -165,44 +193,44 @@ def _attend(
     context = position + queries
     begin = max(0, position - window + 1) // TILE * TILE if window > 0 else 0
     panels = -(-rows // HEIGHT)
+    whole = TILE % block_size == 0 and WIDTH % min(block_size, WIDTH) == 0 and dim % WIDTH == 0
     while begin < context:
-        _load_keys(k, v - k, block_size, dim, head_step, table, begin, context, keys)
-        _load_values(v, block_size, dim, padded, head_step, table, begin, context, values)
+        _load_keys(k, block_size, dim, head_step, table, begin, context, keys)
+        direct = whole and panels == 1
+        if not direct:
+            _load_values(v, block_size, dim, padded, head_step, table, begin, context, values)
         count = min(TILE, context - begin)
+        here, per_tile = table + begin // block_size * 4, TILE // block_size
+        if begin + TILE < context:
+            shift, ahead = 0, here + per_tile * 4
+            blocks = min(per_tile, -(-(context - begin - TILE) // block_size))
+        else:
+            shift, ahead, blocks = next_shift, next_table, min(per_tile, next_blocks)
+        if not whole:
+            blocks = 0
         for panel in range(panels):
             first = panel * rows // panels
             height = (panel + 1) * rows // panels - first
-            shift = first * ROW * 4
-            for part in range(0, count, WIDTH):
-                tile(
-                    height,
-                    laid + shift,
-                    keys + part * dim * 4,
-                    WIDTH,
-                    dim,
-                    scores + shift + part * 4,
-                    0,
-                    keys,
-                    0,
-                )
+            place = first * ROW * 4
+            fetched = blocks if panel == 0 else 0
+            _score(
+                height, laid + place, keys, count, dim, scores + place,
+                k + shift, block_size, head_step, ahead, fetched,
+            )  # fmt: skip
             for row in range(first, first + height):
-                here = position + row // group
-                low = max(0, here - window + 1 - begin) if window > 0 else 0
-                high = min(count, here + 1 - begin)
-                place = row * ROW * 4
-                _weigh(scores + place, low, high, scale, state + row * 8, output + place, dim)
-            for part in range(0, padded, WIDTH):
-                tile(
-                    height,
-                    scores + shift,
-                    values + part * 4,
-                    padded,
-                    count,
-                    output + shift + part * 4,
-                    1,
-                    values,
-                    0,
+                at = position + row // group
+                low = max(0, at - window + 1 - begin) if window > 0 else 0
+                high = min(count, at + 1 - begin)
+                row_place = row * ROW * 4
+                _weigh(scores + row_place, low, high, scale, state + row * 8, output + row_place, dim)
+            if direct:
+                _add_values(
+                    rows, scores, v, count, dim, output, block_size, head_step, here, v + shift, ahead, blocks
                 )
+                continue
+            for part in range(0, padded, WIDTH):
+                w, sums_place = values + part * 4, output + place + part * 4
+                tile(height, scores + place, w, padded, count, sums_place, 1, values, 0)
         begin += TILE
     for row in range(rows):
         sums = carray(pointer(output + row * ROW * 4), (dim,), np.float32)
@@ -211,6 +239,20 @@ def _attend(
         share = _ONE / seen[1]
         for i in range(dim):
             target[i] = sums[i] * share
+
+
+@jit()
+def _sequence_of(
+    task: int, i: int, before: int, start: np.ndarray, n: int, per_tile: int, kv_heads: int
+) -> tuple[int, int]:
+    """The sequence that a task belongs to, n if to none, and the number of tasks before its first; from i on."""
+    while i < n:
+        here = -(-np.int64(start[i + 1] - start[i]) // per_tile) * kv_heads
+        if task < before + here:
+            break
+        i += 1
+        before += here
+    return i, before
 
 
 @worker
@@ -226,26 +268,25 @@ def _work(control: int, arguments: int) -> None:
     per_tile = max(1, QUERY_ROWS // group)
     rows, head_step, wide = min(per_tile, longest) * group, block_size * dim, kv_heads * group * dim
     task = take(control, 1)
-    i, before = 0, np.int64(0)  # tasks of the sequences before i
-    here = -(-np.int64(start[1] - start[0]) // per_tile) * kv_heads
+    i, before = _sequence_of(task, 0, np.int64(0), start, n, per_tile, kv_heads)
+    if i == n:
+        return
     scratch = np.empty(rows * (3 * ROW + 2) + TILE * (dim + -(-dim // WIDTH) * WIDTH), dtype=np.float32)
-    while True:
-        while task >= before + here:
-            i += 1
-            if i == n:
-                return
-            before += here
-            here = -(-np.int64(start[i + 1] - start[i]) // per_tile) * kv_heads
+    while i < n:
         first = np.int64(start[i]) + (task - before) // kv_heads * per_tile
         head, end = (task - before) % kv_heads, np.int64(start[i + 1])
         column, shift = head * group * dim, head * head_step * 4
+        following = take(control, 1)  # known so early that its first keys are here when it begins
+        then, tasks = _sequence_of(following, i, before, start, n, per_tile, kv_heads)
+        reach = -(-np.int64(context[then]) // block_size) if then < n and window == 0 else 0
         _attend(
             q + (first * q_step + column) * 4, q_step, out + (first * wide + column) * 4, wide, group, dim,
             k + shift, v + shift, block_size, kv_heads * head_step, tables + i * table_step * 4,
             min(per_tile, end - first), np.int64(context[i]) - (end - first), window, scale,
-            scratch.ctypes.data,
+            scratch.ctypes.data, ((following - tasks) % kv_heads - head) * head_step * 4,
+            tables + then * table_step * 4, reach,
         )  # fmt: skip
-        task = take(control, 1)
+        task, i, before = following, then, tasks
 
 
 _job = Job(_work, "q" * 16 + "d")
