@@ -24,6 +24,8 @@ Lives = list[tuple[str, str | None]]
 OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
 UPPER = {"--attention-backend"}
 SHOWN = 12
+# What people write for "no such thing", which no plugin is called.
+NOTHING = {"none", "null", "no", "false", "off"}
 BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
 # Before this release an unknown name in the variable chose the default backend (vllm/attention/selector.py).
 RAISES_SINCE = parse("0.10.2")
@@ -123,7 +125,9 @@ def _judge(
             **common,
         )
     else:
-        plugins = option in ("--load-format", "--quantization")
+        nothing = value.lower() in NOTHING
+        plugins = option in ("--load-format", "--quantization") and not nothing
+        hint = f"Leave {option} out." if nothing else hint
         yield Finding(
             code="FL-09",
             severity="warning" if plugins else "error",

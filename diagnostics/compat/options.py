@@ -12,11 +12,12 @@ from .findings import Edit, Finding
 from .inputs.base import Entry
 from .parsing import Misuse, Use
 from .remedies import head, remedy
+from .table import Flag
 from .values import checkpoint_gone, common_parts, refused, stray_words, switch_value, value_gone
 from .versions import Version, parse
 
 # What the parser would say of these is told as what it is, a trap of the settings file.
-TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal")
+TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal", "dotted_o")
 
 
 def option_findings(context: Context) -> Iterator[Finding]:
@@ -135,6 +136,9 @@ def _evidence(context: Context, name: str, version: Version | None) -> str:
 
 
 def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
+    switch = context.table.find("--" + spelled.removeprefix("--no-")) if spelled.startswith("--no-") else None
+    if switch is not None:
+        return _no_negative(context, misuse, switch, spelled)
     meant = context.changes.synonyms.get(spelled)
     near = meant if meant in context.table.spellings() else nearest(spelled, context.table.spellings())
     hint = f"Did you mean {near}?" if near else None
@@ -149,6 +153,24 @@ def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
         evidence=f"{context.target} flag table",
         stops=True,
         edits=(Edit("rename", spelled, near, safe=False),) if near else (),
+    )
+
+
+def _no_negative(context: Context, misuse: Misuse, flag: Flag, spelled: str) -> Finding:
+    """`--no-x` of an option that only `--x` is a spelling of."""
+    off = flag.kind == "store_true"
+    return Finding(
+        code="FL-01",
+        severity="error",
+        change="unknown",
+        message=f"{flag.name} has no {spelled} at {context.target}"
+        + ("; it is off unless given." if off else "."),
+        place=misuse.option.place,
+        flags=(spelled, flag.name),
+        fix="Delete it." if off else f"Delete it, or give {flag.name} a value.",
+        evidence=f"{context.target} {flag.evidence}",
+        stops=True,
+        edits=(Edit("unset", spelled, safe=False),) if off else (),
     )
 
 
