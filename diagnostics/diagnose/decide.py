@@ -76,7 +76,8 @@ def _worth_acting(situation: Situation, best: Proof, overloaded: bool) -> bool:
         return not (overloaded and best.after.saturated and best.gain < 0.15)
     if overloaded:
         return not best.after.saturated or best.gain > 0.3
-    if not situation.targets.any and _trades(best):
+    wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
+    if not wanted and _cure(best) == 1.0 and _trades(best):
         return False
     return best.gain > (0.15 if not situation.complaint else 0.05)
 

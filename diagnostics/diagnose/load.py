@@ -10,7 +10,7 @@ from .situation import ASSUMED_OUTPUT, Situation
 
 ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
-MOST_STEPS = 2_500  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
+MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000
 
 
@@ -72,7 +72,7 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
         clients = 16
         notes.append("16 requests at once are assumed")
     requests = min(asked or 6 * clients, most)
-    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, 1.25 * clients))}
+    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, clients))}
 
 
 def _interference(situation: Situation) -> Load:

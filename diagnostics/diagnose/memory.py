@@ -140,10 +140,12 @@ def _nothing_left(situation: Situation) -> Verdict:
     )
 
 
-def refused_by_budget(budget: MemoryBudget, turned: Mapping[str, MemoryBudget]) -> Verdict:
+def refused_by_budget(
+    budget: MemoryBudget, turned: Mapping[str, MemoryBudget], values: Mapping[str, Any]
+) -> Verdict:
     """A configuration whose budget does not fit, with the first turn whose budget does.
 
-    turned: budgets by `knob=value`, in the order in which they are to be preferred.
+    turned: budgets by `knob=value`, in the order in which they are to be preferred. values: knobs as they are.
     """
     missing = budget.missing_bytes / GIB
     why = f"{budget.arithmetic()}, and one request of max_model_len {budget.max_model_len} needs "
@@ -161,11 +163,6 @@ def refused_by_budget(budget: MemoryBudget, turned: Mapping[str, MemoryBudget]) 
         )
     name, found = next(iter(fits.items()))
     knob, _, value = name.partition("=")
-    now = getattr(
-        budget,
-        {"gpu_memory_utilization": "utilization", "max_model_len": "max_model_len"}.get(knob, ""),
-        None,
-    )
     change = Change(
         before=budget.kv_bytes / GIB,
         after=found.kv_bytes / GIB,
@@ -175,7 +172,7 @@ def refused_by_budget(budget: MemoryBudget, turned: Mapping[str, MemoryBudget]) 
     return Verdict(
         bottleneck="kv_does_not_fit",
         knob=knob,
-        before=now,
+        before=values.get(knob),
         after=_number(value),
         why=why,
         confidence="simulated",

@@ -11,7 +11,7 @@ from ...core.errors import CamshaftError
 from ..results import Distribution, Result
 from .model import Change, Proof, Proposal
 from .rig import Rig
-from .situation import Situation
+from .situation import Situation, preemption_marks
 
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
 MOST_SECONDS = 6.0  # of processor time
@@ -33,6 +33,8 @@ class Objective:
             return cls(first_token=0.5, gaps=0.05, per_token=0.05)
         if situation.spiky_gaps is not None:
             return cls(first_token=0.1, gaps=1.0)
+        if preemption_marks(situation):  # first tokens come early there, and are paid for with lost work
+            return cls(first_token=0.1, per_token=0.3)
         return cls()
 
 

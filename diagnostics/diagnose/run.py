@@ -10,7 +10,7 @@ from ...core.config import load_config
 from ...core.errors import CamshaftError
 from ...core.memory import GIB, MemoryBudget
 from ...core.workload import Workload, load_workload
-from ..evidence import Evidence, contradictions
+from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..results import Targets
 from ..simulate import Prepared, prepare
 from .decide import decide, ranked
@@ -46,7 +46,7 @@ def diagnose(
     """
     prepared = _prepared(subject, evidence, targets or Targets())
     situation = Situation(subject, evidence, targets or Targets(), _effective(prepared, subject))
-    found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in contradictions(evidence))
+    found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(
         title=_title(subject),
         verdict=_undecided(found),
@@ -59,7 +59,7 @@ def diagnose(
     refused = refused_at_start(situation)
     impossible = prepared is not None and not prepared.budget.fits
     if prepared is not None and impossible and (refused is None or refused.confidence == "thin"):
-        refused = refused_by_budget(prepared.budget, _budgets(prepared))
+        refused = refused_by_budget(prepared.budget, _budgets(prepared), situation.effective)
     if refused is not None:
         return replace(report, verdict=refused)
     if prepared is None and evidence.thin and workload is None:
@@ -188,6 +188,15 @@ def _undecided(found: Sequence[str]) -> Verdict:
         why=f"the evidence contradicts itself: {'; '.join(found)}. Nothing is concluded from it",
         confidence="thin",
     )
+
+
+def _contradictions(subject: Subject, evidence: Evidence) -> list[Contradiction]:
+    """Of the evidence, and between it and the configuration: one engine never runs more than its slots."""
+    slots = subject.given.get("max_num_seqs")
+    if slots is None or int(subject.given.get("data_parallel_size") or 1) > 1:
+        return contradictions(evidence)
+    told = Evidence(settings=[Setting(name="max_num_seqs", value=slots, source="the configuration")])
+    return contradictions(told.merge(evidence))
 
 
 def _told_enough(evidence: Evidence, found: Sequence[str]) -> bool:

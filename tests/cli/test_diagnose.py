@@ -1,0 +1,94 @@
+"""`engine diagnose` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from camshaft.cli.diagnose import diagnose
+
+LOAD = {
+    "arrival": {"kind": "closed", "concurrency": 4, "requests": 12},
+    "input_tokens": 64,
+    "output_tokens": 16,
+}
+
+
+def _run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(diagnose, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "vllm.yaml").write_text("max-num-seqs: 2\n")
+    (tmp_path / "load.yaml").write_text(yaml.safe_dump(LOAD))
+    (tmp_path / "server.log").write_text("Running: 2 reqs, Waiting: 14 reqs\n")
+    return tmp_path
+
+
+def test_log_and_figures_give_a_verdict_as_json(files: Path) -> None:
+    status, out, _ = _run(
+        str(files / "vllm.yaml"), "--log", str(files / "server.log"), "--observed", "per_request_tok_s=30",
+        "--observed", "input_len=64", "--observed", "output_len=16", "--format", "json",
+    )  # fmt: skip
+    verdict = json.loads(out)["verdict"]
+    assert status == 0
+    assert (verdict["bottleneck"], verdict["knob"], verdict["from"], verdict["to"]) == (
+        "admission_cap",
+        "max_num_seqs",
+        2,
+        16,
+    )
+
+
+def test_a_preset_on_its_device_is_replayed_and_written_as_a_page(files: Path) -> None:
+    page = files / "report.html"
+    status, out, _ = _run("h100-8b", "--workload", str(files / "load.yaml"), "--html", str(page))
+    assert status == 0
+    assert "Llama-3.1-8B" in out
+    assert "tpot_floor_ms" in out
+    assert "KV cache" in out
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_command_line_is_a_configuration() -> None:
+    command = "vllm serve meta-llama/Llama-3.3-70B-Instruct --quantization fp8 --max-model-len 16000 --gpu-memory-utilization 0.9"
+    status, out, _ = _run(command, "--gpu", "H100", "--version", "0.18.0")
+    assert status == 0
+    assert "kv_does_not_fit" in out.splitlines()[0]
+
+
+def test_a_metrics_page_is_evidence(files: Path) -> None:
+    (files / "metrics.txt").write_text(
+        '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 2.0\n'
+        '# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine="0"} 14.0\n'
+        '# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{engine="0"} 0.05\n'
+    )
+    status, out, _ = _run(str(files / "vllm.yaml"), "--metrics", str(files / "metrics.txt"))
+    assert status == 0
+    assert out.startswith("raise max_num_seqs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        ((), 2, "give a CONFIG"),
+        (("no-such-preset",), 2, "no such file or preset"),
+        (("h100-8b", "--gpu", "abacus"), 1, "abacus"),
+        (("h100-8b", "--slo", "ttft"), 2, "target"),
+        (("h100-8b", "--log", "no.log"), 1, "no.log"),
+        (("h100-8b", "--observed", "nothing"), 1, "nothing"),
+        (("h100-8b", "--workload", "nothing"), 2, "no such workload"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments: tuple[str, ...], status: int, told: str) -> None:
+    code, out, err = _run(*arguments)
+    assert code == status
+    assert told in out + err
+    assert "Traceback" not in out + err

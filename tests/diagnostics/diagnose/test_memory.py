@@ -1,0 +1,70 @@
+"""Servers that do not start: the verdict is arithmetic, from the message's own numbers or the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from camshaft.diagnostics.diagnose import Report
+
+Examine = Callable[..., Report]
+
+MISSING = (
+    "ValueError: To serve at least one request with the models's max seq len ({length}), ({needed} GiB KV cache is needed, "
+    "which is larger than the available KV cache memory ({left} GiB)."
+)
+
+
+def test_utilisation_grows_by_the_missing_share(examine: Examine) -> None:
+    line = MISSING.format(length=32768, needed=4.0, left=2.0)
+    verdict = examine({"gpu_memory_utilization": 0.85}, {"hardware": {"gpu": "A100-80GB"}}, [line]).verdict
+    # 2 GiB of 79.3 are 0.025
+    assert (verdict.bottleneck, verdict.knob, verdict.after) == (
+        "kv_does_not_fit",
+        "gpu_memory_utilization",
+        0.88,
+    )
+    assert "2.00 GiB are missing" in verdict.why
+    assert "0.025" in verdict.why
+
+
+def test_a_shorter_context_where_no_utilisation_is_enough(examine: Examine) -> None:
+    line = MISSING.format(length=131072, needed=16.0, left=4.0)
+    verdict = examine({"gpu_memory_utilization": 0.9}, {"hardware": {"gpu": "RTX 3090"}}, [line]).verdict
+    assert (verdict.knob, verdict.after, verdict.direction) == ("max_model_len", 32768, "lower")
+
+
+def test_without_a_device_the_length_is_named_and_the_gpu_asked_for(examine: Examine) -> None:
+    verdict = examine({}, {}, [MISSING.format(length=8192, needed=2.0, left=1.0)]).verdict
+    assert (verdict.knob, verdict.after) == ("max_model_len", 4096)
+    assert "--gpu" in verdict.advice
+
+
+def test_older_messages_in_tokens(examine: Examine) -> None:
+    line = (
+        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in "
+        "KV cache (20480). Try increasing `gpu_memory_utilization`"
+    )
+    verdict = examine({}, {}, [line]).verdict
+    assert (verdict.bottleneck, verdict.knob, verdict.after) == ("kv_does_not_fit", "max_model_len", 20480)
+
+
+@pytest.mark.parametrize("length", [16000])
+def test_70b_in_fp8_is_refused_on_one_h100_with_the_subtraction(examine: Examine, length: int) -> None:
+    config = {
+        "model": "meta-llama/Llama-3.3-70B-Instruct", "quantization": "fp8", "max_model_len": length,
+        "gpu_memory_utilization": 0.9,
+    }  # fmt: skip
+    report = examine(config, {"hardware": {"gpu": "H100"}}, version="0.18.0")
+    assert report.verdict.bottleneck == "kv_does_not_fit"
+    assert report.memory["rows_gib"]["KV cache"] == pytest.approx(-1.44, abs=0.15)
+    assert "weights 67." in report.verdict.why
+
+
+def test_weights_larger_than_the_device_need_more_devices(examine: Examine) -> None:
+    line = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+    verdict = examine(
+        {"model": "Qwen/Qwen2.5-32B-Instruct"}, {"hardware": {"gpu": "RTX 4090"}}, [line]
+    ).verdict
+    assert (verdict.bottleneck, verdict.knob, verdict.after) == ("kv_does_not_fit", "tensor_parallel_size", 4)
