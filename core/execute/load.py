@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..config import ServeConfig
 
 GIB = 1 << 30
+FP8_CACHES = ("fp8", "fp8_e4m3")
 CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory is not the engine's alone
 
 
@@ -69,6 +70,24 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype:
     return names[name]
 
 
+def cache_dtype_of(
+    name: str, shape: ModelShape, device: torch.device, dtype: torch.dtype
+) -> torch.dtype | None:
+    """dtype of K and V, None for the model's own: FP8 (e4m3, scales of 1) where `name` says so, on a GPU.
+
+    Raises ConfigError for one that no kernel reads.
+    """
+    if device.type == "cpu" or name in ("auto", str(dtype).removeprefix("torch.")):
+        return None
+    if name not in FP8_CACHES:
+        raise ConfigError(f"kv_cache_dtype: {name!r}; served on a GPU are auto, {', '.join(FP8_CACHES)}")
+    if obstacle(shape) is not None:
+        raise ConfigError(
+            f"kv_cache_dtype: {name} works with the project's own model definitions; {obstacle(shape)}"
+        )
+    return torch.float8_e4m3fn
+
+
 def limits_of(config: ServeConfig, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Limits:
     """Blocks by the memory budget, never more than all rows at full length could use. Raises CapacityError."""
     block_size = config.block_size or 16
@@ -98,6 +117,7 @@ def limits_of(config: ServeConfig, shape: ModelShape, device: torch.device, dtyp
         max_num_seqs=rows,
         max_model_len=length,
         seed=config.seed or 0,
+        cache_dtype=cache_dtype_of(config.kv_cache_dtype, shape, device, dtype),
         memory=memory,
     )
 
@@ -121,7 +141,7 @@ def _budget(
         gpu_memory_utilization=config.gpu_memory_utilization,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
         num_blocks=config.num_gpu_blocks_override,
-        kv_cache_dtype="auto",
+        kv_cache_dtype="auto" if device.type == "cpu" else config.kv_cache_dtype,
         dtype=name,
         quantization="none" if device.type == "cpu" else config.quantization,  # a CPU holds FP8 as `dtype`
     )

@@ -32,6 +32,7 @@ class Limits:
     max_num_seqs: int
     max_model_len: int
     seed: int = 0
+    cache_dtype: torch.dtype | None = None  # of K and V; None is the model's
     memory: dict[str, Any] = field(default_factory=dict)  # where the bytes went, for reports
 
 
@@ -154,11 +155,11 @@ class TorchExecutor:
 
 def allocate_cache(model: Model, limits: Limits) -> PagedCache:
     """An empty cache; its pages of memory are taken as they are first written."""
-    shape = model.shape
+    shape, dtype = model.shape, limits.cache_dtype or model.dtype
     size = (limits.num_blocks, shape.num_kv_heads, limits.block_size, shape.head_dim)
 
     def layers() -> list[torch.Tensor]:
-        return [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(shape.num_layers)]
+        return [torch.empty(size, dtype=dtype, device=model.device) for _ in range(shape.num_layers)]
 
     return PagedCache(layers(), layers(), limits.block_size)
 
@@ -168,4 +169,5 @@ def copy_blocks(cache: PagedCache, pairs: np.ndarray | Sequence[tuple[int, int]]
     device = cache.k[0].device
     where = torch.from_numpy(np.asarray(pairs, dtype=np.int64)).to(device)
     for layer in (*cache.k, *cache.v):
-        layer.index_copy_(0, where[:, 1], layer.index_select(0, where[:, 0]))
+        held = layer.view(torch.uint8) if layer.itemsize == 1 else layer  # torch moves no FP8 by index
+        held.index_copy_(0, where[:, 1], held.index_select(0, where[:, 0]))

@@ -1,0 +1,69 @@
+"""A KV cache in FP8: half the bytes, nearly the same logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from camshaft.core.errors import ConfigError
+from camshaft.core.execute.load import cache_dtype_of
+from camshaft.core.execute.torch_executor import Limits, TorchExecutor, allocate_cache, copy_blocks
+from camshaft.core.model.select import model_shape, open_model
+from camshaft.core.request import SamplingParams
+from camshaft.core.schedule.plan import NewRow, StepPlan
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
+
+
+def limits(dtype: torch.dtype | None) -> Limits:
+    return Limits(num_blocks=6, block_size=16, max_num_seqs=2, max_model_len=64, cache_dtype=dtype)
+
+
+def logprob_of_first(folder: Path, dtype: torch.dtype | None) -> float:
+    """That of the token drawn after a prompt of 40, whose last 30 tokens read the cache of the first ten."""
+    model = open_model(folder, model_shape(folder), CPU, torch.bfloat16)
+    executor = TorchExecutor.of(model, limits(dtype))
+    executor.open()
+    prompt = np.arange(40, dtype=np.int32)
+    params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=1)
+    one, blocks = np.ones(1, dtype=bool), np.arange(3, dtype=np.int32)
+    first = StepPlan(
+        0, np.int32([0]), np.int32([0]), np.int32([10]), ~one, 0, added=(NewRow(0, "a", prompt, 40, params),),
+        table_rows=np.zeros(3, np.int32), table_indices=blocks, table_blocks=blocks + 2,
+    )  # fmt: skip
+    executor.collect(executor.launch(first))
+    second = StepPlan(1, np.int32([0]), np.int32([10]), np.int32([30]), one, 0)
+    result = executor.collect(executor.launch(second))
+    executor.close()
+    return float(result.logprobs[0].logprobs[0])
+
+
+def test_an_fp8_cache_changes_little(tiny_llama: Path) -> None:
+    exact, narrow = (logprob_of_first(tiny_llama, dtype) for dtype in (None, FP8))
+    assert exact != narrow
+    assert narrow == pytest.approx(exact, abs=0.5)
+
+
+def test_it_takes_half_the_bytes_and_copies_blocks(tiny_llama: Path) -> None:
+    model = open_model(tiny_llama, model_shape(tiny_llama), CPU, torch.bfloat16)
+    wide, narrow = (allocate_cache(model, limits(dtype)) for dtype in (None, FP8))
+    assert wide.k[0].nbytes == 2 * narrow.k[0].nbytes
+    narrow.k[0].copy_(torch.arange(6.0).view(6, 1, 1, 1).expand_as(narrow.k[0]))
+    copy_blocks(narrow, [(1, 4), (4, 5)])
+    assert narrow.k[0][:, 0, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 1.0, 4.0]
+
+
+def test_only_what_a_kernel_reads_is_served(tiny_llama: Path) -> None:
+    shape = model_shape(tiny_llama)
+    assert cache_dtype_of("auto", shape, CUDA, BF16) is None
+    assert (
+        cache_dtype_of("fp8", shape, CPU, BF16) is None
+    )  # a CPU's cache has the model's type; `fit` says so
+    assert cache_dtype_of("fp8_e4m3", shape, CUDA, BF16) is FP8
+    assert cache_dtype_of("bfloat16", shape, CUDA, BF16) is None
+    with pytest.raises(ConfigError, match="float16"):
+        cache_dtype_of("float16", shape, CUDA, BF16)
