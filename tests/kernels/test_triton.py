@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a minute of one core, which a busy machine may stretch
 def test_kernels_through_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/kernels/interpreted"]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

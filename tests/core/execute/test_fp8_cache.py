@@ -60,9 +60,7 @@ def test_it_takes_half_the_bytes_and_copies_blocks(tiny_llama: Path) -> None:
 def test_only_what_a_kernel_reads_is_served(tiny_llama: Path) -> None:
     shape = model_shape(tiny_llama)
     assert cache_dtype_of("auto", shape, CUDA, BF16) is None
-    assert (
-        cache_dtype_of("fp8", shape, CPU, BF16) is None
-    )  # a CPU's cache has the model's type; `fit` says so
+    assert cache_dtype_of("fp8", shape, CPU, BF16) is None  # a CPU's cache has the model's type
     assert cache_dtype_of("fp8_e4m3", shape, CUDA, BF16) is FP8
     assert cache_dtype_of("bfloat16", shape, CUDA, BF16) is None
     with pytest.raises(ConfigError, match="float16"):
