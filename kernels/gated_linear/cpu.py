@@ -13,7 +13,7 @@ class PackedGatedLinear:
 
     def __init__(self, gate: torch.Tensor, up: torch.Tensor, norm: InputNorm | None) -> None:
         self.out_features, self.in_features = gate.shape
-        self._weight = torch.stack([pack(gate), pack(up)], dim=1)
+        self._weight = pack(gate, up)
         self._norm = None if norm is None else norm.weight.contiguous()
         self._eps = norm.eps if norm else 0.0
         self.weight_bytes = self._weight.numel() * 4

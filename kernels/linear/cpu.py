@@ -14,7 +14,7 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, norm: InputNorm | None) -> None:
         self.out_features, self.in_features = weight.shape
-        self._weight = pack(weight)
+        self._weight = pack(weight).squeeze(1)
         self._bias = None if bias is None else bias.contiguous()
         self._norm = None if norm is None else norm.weight.contiguous()
         self._eps = norm.eps if norm else 0.0

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numba import carray
 
+from ..memory import WEIGHTS
 from .jit import jit, worker
 from .mathematics import silu, sum_of_squares
 from .team import Job, take, team
@@ -26,15 +27,16 @@ MANY_PANELS = 8
 HELD_BYTES = 640 << 10  # of weights, beside a panel of x in a second-level cache
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """float32 [ceil(N / WIDTH), K, WIDTH]: blocks of the rows of `weight` [N, K], the last filled up with zeros."""
-    rows, columns = weight.shape
+def pack(*weights: torch.Tensor) -> torch.Tensor:
+    """float32 [ceil(N / WIDTH), weights, K, WIDTH]: blocks of rows of each weight [N, K], the last filled up with zeros."""
+    rows, columns = weights[0].shape
     blocks = -(-rows // WIDTH)
-    packed = torch.empty((blocks, columns, WIDTH), dtype=torch.float32)
-    for block in range(blocks):
-        part = weight[block * WIDTH : (block + 1) * WIDTH]
-        packed[block, :, : len(part)] = part.t()
-        packed[block, :, len(part) :] = 0.0
+    packed = WEIGHTS.empty(blocks, len(weights), columns, WIDTH)
+    for which, weight in enumerate(weights):
+        for block in range(blocks):
+            part = weight[block * WIDTH : (block + 1) * WIDTH]
+            packed[block, which, :, : len(part)] = part.t()
+            packed[block, which, :, len(part) :] = 0.0
     return packed
 
 

@@ -1,0 +1,53 @@
+"""Memory for what a step reads from end to end: on large pages where the system has them.
+
+With pages of 4 KiB a walk through the page tables is due for every 64 cache lines, and hardware
+prefetchers stop at each boundary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import torch
+
+LARGE_PAGE_BYTES = 2 << 20
+CHUNK_BYTES = 64 << 20
+_ALIGN_FLOATS = 16  # one cache line
+
+
+def ask_for_large_pages(tensor: torch.Tensor) -> None:
+    """Advises the system to back a CPU tensor that nothing has written yet; does nothing where it cannot."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    size = tensor.untyped_storage().nbytes()
+    begin = -(-tensor.untyped_storage().data_ptr() // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
+    length = (tensor.untyped_storage().data_ptr() + size - begin) // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES
+    if advice is not None and madvise is not None and length > 0:
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(advice))
+
+
+class Arena:
+    """Hands out pieces of chunks on large pages. A chunk is freed with the last tensor that lies in it."""
+
+    def __init__(self) -> None:
+        self._chunk = torch.empty(0)
+        self._used = 0
+
+    def empty(self, *size: int) -> torch.Tensor:
+        """A contiguous float32 tensor with undefined contents, at the beginning of a cache line."""
+        count = torch.Size(size).numel()
+        if count * 4 > CHUNK_BYTES // 4:
+            alone = torch.empty(size)
+            ask_for_large_pages(alone)
+            return alone
+        if self._used + count > self._chunk.numel():
+            self._chunk = torch.empty(CHUNK_BYTES // 4)
+            ask_for_large_pages(self._chunk)
+            self._used = 0
+        piece = self._chunk[self._used : self._used + count].view(size)
+        self._used += -(-count // _ALIGN_FLOATS) * _ALIGN_FLOATS
+        return piece
+
+
+WEIGHTS = Arena()
