@@ -126,7 +126,7 @@ def _from_hit(context: Context, hit: RuleHit) -> Finding:
         code=hit.rule.code,
         severity=hit.severity,
         change=hit.change,
-        message=hit.message if hit.certain else _undecided(hit),
+        message=_naming(hit.message if hit.certain else _undecided(hit), flags),
         place=context.place_of([*hit.flags, *hit.rule.env]),
         flags=flags,
         env=tuple(name for name in hit.rule.env if name in context.configuration.env),
@@ -148,6 +148,14 @@ def _named(context: Context, hit: RuleHit) -> list[str]:
 
 def _undecided(hit: RuleHit) -> str:
     return f"{hit.rule.title}: whether that applies here depends on {', '.join(hit.missing)}."
+
+
+def _naming(message: str, flags: tuple[str, ...]) -> str:
+    """The message, with the options in front where it speaks of them in words only."""
+    words = [word for flag in flags for word in (flag, flag.lstrip("-").replace("-", "_"))]
+    if not flags or any(word in message for word in words):
+        return message
+    return f"{', '.join(flags)}: {message}"
 
 
 def _error_at_start(context: Context, hit: RuleHit) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from .context import Context
@@ -19,6 +20,7 @@ NOT_SETTINGS = (
     "VLLM_PORT_",
     "VLLM_IMAGE",
     "VLLM_VERSION",
+    "VLLM_ADDITIONAL_",
     "VLLM_ARGS",
     "VLLM_MODEL",
     "VLLM_EXTRA",
@@ -149,8 +151,13 @@ def _too_early(context: Context, setting: EnvSetting) -> Finding:
     )
 
 
+def _is_expanded(context: Context, name: str) -> bool:
+    """Whether the text around the configuration uses a variable (`$X`, `${X}`, `$(X)`), so that it has an effect."""
+    return re.search(rf"\$[({{]?{re.escape(name)}\b", context.configuration.source.text) is not None
+
+
 def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
-    if setting.name.startswith(NOT_SETTINGS):
+    if setting.name.startswith(NOT_SETTINGS) or _is_expanded(context, setting.name):
         return None
     near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
     hint = f"Did you mean {near[0]}?" if near else f"Unset {setting.name}."
