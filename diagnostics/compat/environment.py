@@ -25,6 +25,18 @@ NOT_SETTINGS = (
     "VLLM_MODEL",
     "VLLM_EXTRA",
 )
+# What out-of-tree platforms and companions of the engine read.
+PLUGINS = (
+    "VLLM_ASCEND_",
+    "VLLM_GAUDI_",
+    "VLLM_HPU_",
+    "VLLM_METAL_",
+    "VLLM_NEURON_",
+    "VLLM_OMNI_",
+    "VLLM_RBLN_",
+    "VLLM_SPYRE_",
+)
+SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP).*)?$")
 
 
 def environment_findings(context: Context) -> Iterator[Finding]:
@@ -157,7 +169,8 @@ def _is_expanded(context: Context, name: str) -> bool:
 
 
 def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
-    if setting.name.startswith(NOT_SETTINGS) or _is_expanded(context, setting.name):
+    name = setting.name
+    if name.startswith((*NOT_SETTINGS, *PLUGINS)) or SERVICE_LINK.search(name) or _is_expanded(context, name):
         return None
     near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
     hint = f"Did you mean {near[0]}?" if near else f"Unset {setting.name}."
