@@ -15,8 +15,12 @@ LOSSY_WORTH = 0.04  # answers may change: something else that helps goes first
 
 
 def ranked(proofs: Sequence[Proof]) -> list[Proof]:
-    """Best first. A mechanism that the evidence shows outweighs a turn that only the replay favours."""
-    return sorted(proofs, key=weight, reverse=True)
+    """Best first. A mechanism that the evidence shows and a replay confirms goes before what only a replay favours."""
+    return sorted(proofs, key=lambda proof: (_confirmed(proof), weight(proof)), reverse=True)
+
+
+def _confirmed(proof: Proof) -> bool:
+    return proof.proposal.from_evidence and proof.gain > WORTH
 
 
 def weight(proof: Proof) -> float:

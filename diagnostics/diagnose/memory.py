@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,7 +116,8 @@ def _taken(situation: Situation, event: Event) -> Verdict:
 def _nothing_left(situation: Situation) -> Verdict:
     """Weights and activations leave nothing: fewer sequences and tokens a step shrink the activations."""
     text = " ".join(event.message for event in situation.evidence.events).lower()
-    slots = int(situation.value("max_num_seqs"))
+    dummies = re.search(r"with (\d+) dummy requests", text)  # vLLM tries the sampler with as many as may run
+    slots = int(dummies[1]) if dummies else int(situation.value("max_num_seqs"))
     now = float(situation.value("gpu_memory_utilization") or 0.9)
     exhausted = situation.evidence.event("out_of_memory") is not None
     if exhausted and ("sampler" in text or "dummy requests" in text or slots > 256):

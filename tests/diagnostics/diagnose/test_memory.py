@@ -68,3 +68,12 @@ def test_weights_larger_than_the_device_need_more_devices(examine: Examine) -> N
         {"model": "Qwen/Qwen2.5-32B-Instruct"}, {"hardware": {"gpu": "RTX 4090"}}, [line]
     ).verdict
     assert (verdict.bottleneck, verdict.knob, verdict.after) == ("kv_does_not_fit", "tensor_parallel_size", 4)
+
+
+def test_a_sampler_that_runs_out_of_memory_needs_fewer_sequences(examine: Examine) -> None:
+    line = (
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try lowering "
+        "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
+    )
+    verdict = examine({}, {"hardware": {"gpu": "RTX 4090"}}, [line]).verdict
+    assert (verdict.knob, verdict.before, verdict.after) == ("max_num_seqs", 1024, 256)
