@@ -131,3 +131,11 @@ def test_verify_reports_on_every_rule_of_a_source_tree(tmp_path: Path) -> None:
     assert "vanished: 0" not in text
     report = json.loads(run("verify", "0.33.0", "--source", str(tmp_path), "--format", "json"))
     assert {verdict["status"] for verdict in report["verdicts"]} == {"vanished"}
+
+
+def test_diff_tells_many_new_negative_spellings_in_one_line() -> None:
+    text = run("diff", "0.32.0", "0.33.0")
+    assert "more are turned off by other spellings as well, such as" in text
+    assert "* --enable-lora:" not in text
+    assert "* --spec-method: choices +step5_mtp -medusa -mlp_speculator" in text
+    assert "--enable-lora" in run("diff", "0.32.0", "0.33.0", "--format", "json")
