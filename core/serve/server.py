@@ -25,6 +25,7 @@ from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
 from .files import check_certificate, read_chat_template, sampling_defaults
+from .http import BoundedHttpProtocol
 from .logs import configure_logs
 from .metrics import Metrics
 from .parts import Parts
@@ -167,6 +168,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 build_app(self._service),
+                http=BoundedHttpProtocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,

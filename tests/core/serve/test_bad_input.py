@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -216,6 +217,28 @@ def test_a_body_that_never_comes(server: Running, monkeypatch: pytest.MonkeyPatc
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
         assert line.recv(64).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("begins", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nA: "])
+def test_a_head_without_end(server: Running, begins: bytes) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.settimeout(60)
+        line.sendall(begins)
+        with contextlib.suppress(OSError):  # refused while we still send
+            for _ in range(64):
+                line.sendall(b"x" * 16384)
+        try:
+            answer = line.recv(64)
+        except ConnectionResetError:
+            answer = b""
+    assert not answer or answer.startswith(b"HTTP/1.1 400")
+
+
+def test_large_bodies_and_long_but_bounded_heads_are_taken(server: Running) -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 1, "user": "u" * 300_000}).encode()
+    for _ in range(2):  # on one connection
+        assert send(server, body, headers={**JSON, "x-long": "y" * 30_000}).status_code == 200
 
 
 def test_a_fault_of_ours_is_500_without_its_story(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
