@@ -31,12 +31,13 @@ def logprob_of_first(folder: Path, dtype: torch.dtype | None) -> float:
     prompt = np.arange(40, dtype=np.int32)
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=1)
     one, blocks = np.ones(1, dtype=bool), np.arange(3, dtype=np.int32)
+    row, ten, thirty = (np.array([number], dtype=np.int32) for number in (0, 10, 30))
     first = StepPlan(
-        0, np.int32([0]), np.int32([0]), np.int32([10]), ~one, 0, added=(NewRow(0, "a", prompt, 40, params),),
+        0, row, row, ten, ~one, 0, added=(NewRow(0, "a", prompt, 40, params),),
         table_rows=np.zeros(3, np.int32), table_indices=blocks, table_blocks=blocks + 2,
     )  # fmt: skip
     executor.collect(executor.launch(first))
-    second = StepPlan(1, np.int32([0]), np.int32([10]), np.int32([30]), one, 0)
+    second = StepPlan(1, row, ten, thirty, one, 0)
     result = executor.collect(executor.launch(second))
     executor.close()
     return float(result.logprobs[0].logprobs[0])
