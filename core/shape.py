@@ -78,19 +78,19 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
     """Shape from the mapping that a `config.json` holds. Raises ModelError naming the missing key."""
     text = raw.get("text_config", raw)
     try:
-        hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+        hidden, heads = _size(text, "hidden_size"), _size(text, "num_attention_heads")
         architecture = (raw.get("architectures") or text.get("architectures") or [text["model_type"]])[0]
         rope = dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
         return ModelShape(
             name=name or str(raw.get("_name_or_path", "")),
             architecture=architecture,
             hidden_size=hidden,
-            num_layers=int(text["num_hidden_layers"]),
+            num_layers=_size(text, "num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=int(text.get("num_key_value_heads") or heads),
-            head_dim=int(text.get("head_dim") or hidden // heads),
-            intermediate_size=int(text["intermediate_size"]),
-            vocab_size=int(text["vocab_size"]),
+            num_kv_heads=_size(text, "num_key_value_heads") if text.get("num_key_value_heads") else heads,
+            head_dim=_size(text, "head_dim") if text.get("head_dim") else max(1, hidden // heads),
+            intermediate_size=_size(text, "intermediate_size"),
+            vocab_size=_size(text, "vocab_size"),
             max_position_embeddings=int(text.get("max_position_embeddings", 2048)),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
             rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
@@ -119,6 +119,14 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
         raise ModelError(f"{name or 'config.json'}: the key {error} is missing") from error
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, IndexError) as error:
         raise ModelError(f"{name or 'config.json'}: unusable value: {error}") from error
+
+
+def _size(text: Mapping[str, Any], key: str) -> int:
+    """A size of at least 1. Raises KeyError or ValueError."""
+    size = int(text[key])
+    if size < 1 or isinstance(text[key], bool):
+        raise ValueError(f"{key} is {text[key]!r}, a number of at least 1 is needed")
+    return size
 
 
 def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:

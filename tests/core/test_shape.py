@@ -184,3 +184,18 @@ def test_auto_cache_dtype_follows_the_configured_dtype() -> None:
     assert resolve_kv_dtype(shape, "auto") == "bfloat16"
     assert resolve_kv_dtype(shape, "auto", "float32") == "float32"
     assert resolve_kv_dtype(shape, "fp8", "float32") == "fp8"
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"])
+@pytest.mark.parametrize("value", [0, -4, False, True])
+def test_a_size_below_one_is_refused_by_name(key: str, value: object) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+    }
+    with pytest.raises(ModelError, match=key):
+        shape_from_config({**config, key: value})
