@@ -41,7 +41,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--url", help="Address of an OpenAI-compatible server, e.g. http://127.0.0.1:8000.")
 @click.option("--offline", metavar="CONFIG", help="Run this configuration's engine in-process instead.")
 @click.option(
-    "--workload", "source", default="short", show_default=True, metavar="FILE|PRESET", help="The load."
+    "--workload", "source", default="peers", show_default=True, metavar="FILE|PRESET", help="The load."
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Play the load in a closed loop of so many clients."

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -69,14 +68,6 @@ class Recorder:
             params=msgspec.to_builtins(params),
             policy=policy.model_dump(exclude_none=True),
         )
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def added(self, request: Request, now_s: float) -> None:
         self._write(

@@ -327,8 +327,3 @@ def linear_flops_per_token(shape: ModelShape) -> int:
     """Multiply-adds x 2 of all products one token passes, head excluded."""
     dense = sum(g.elements for g in dense_gemms(shape))
     return 2 * (dense + sum(g.elements for g in expert_gemms(shape)) * shape.experts_per_token)
-
-
-def attention_flops_per_pair(shape: ModelShape) -> int:
-    """FLOPs for one query token against one cached token, all layers (scores and values)."""
-    return 4 * shape.num_kv_layers * shape.num_heads * shape.head_dim

@@ -80,7 +80,3 @@ class Rows:
         request = self.requests[row]
         assert request is not None
         return request
-
-    def known_tokens(self, row: int) -> np.ndarray:
-        """int32 view: the tokens of a row whose values are known."""
-        return self.tokens[row, : self.known[row]]

@@ -37,11 +37,6 @@ class Context:
         return table.load(self.engine, self.target)
 
     @cached_property
-    def start_table(self) -> Table | None:
-        """The table of the release the configuration comes from."""
-        return None if self.start is None else table.load(self.engine, self.start)
-
-    @cached_property
     def dialect(self) -> Dialect:
         """How the target's parser reads words and files."""
         return dialect(self.engine, self.target)

@@ -69,10 +69,6 @@ class Parsed(msgspec.Struct):
                 found[use.flag.dest] = use.value
         return found
 
-    def use_of(self, dest: str) -> Use | None:
-        """The use that decides a name's value (the last one), or None."""
-        return next((use for use in reversed(self.uses) if use.flag.dest == dest), None)
-
 
 class Parser:
     """Parses arguments by one release's table. `arity` says how many words an option of other releases took."""

@@ -79,13 +79,6 @@ class Situation:
         return max(seen, default=None)
 
     @cached_property
-    def kv_low(self) -> bool:
-        """Whether the cache is known to have room."""
-        if self.kv_usage is not None:
-            return self.kv_usage < 0.8
-        return self.evidence.trend("kv_usage") == "low"
-
-    @cached_property
     def kv_full(self) -> bool:
         if self.kv_usage is not None:
             return self.kv_usage >= 0.9

@@ -126,9 +126,6 @@ def _version(told: Any) -> str | None:
     return found[0] if found else None
 
 
-_LENGTHS = {"input": "input_tokens", "output": "output_tokens"}
-
-
 def read_load(told: Any, source: str) -> LoadHints:
     """What a description of a load says: a mapping, or a sentence with lengths and counts in it."""
     if not isinstance(told, Mapping):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...core.errors import ConfigError
-from ...core.memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, GIB, MemoryRule, vllm_rule
+from ...core.memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, MemoryRule, vllm_rule
 from ..cost.hardware import Hardware
 
 EngineName = Literal["camshaft", "vllm"]
@@ -74,8 +74,3 @@ def watermark(engine: EngineKind) -> float | None:
     if engine.name == "camshaft":
         return None
     return 0.01 if engine.release < (0, 8) else 0.0
-
-
-def device_tier(hardware: Hardware) -> str:
-    """For messages: the memory class that sets vLLM's defaults."""
-    return f"{hardware.memory_bytes / GIB:.0f} GiB"
