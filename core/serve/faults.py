@@ -80,4 +80,6 @@ def error_response(error: CamshaftError) -> Response:
     headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}
     if fault.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if fault.status == 408:
+        headers["Connection"] = "close"  # the rest of that body is not waited for
     return Response(error_bytes(fault), fault.status, headers, media_type="application/json")

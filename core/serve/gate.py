@@ -1,4 +1,4 @@
-"""The outermost ASGI layer: request id, API key, access log, and the last catch before a client sees a traceback."""
+"""The outermost ASGI layer: request id, API key, HEAD, access log, and the last catch before a client sees a traceback."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class Gate:
             return
         request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
+        method = scope["method"]
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}  # answered as GET; the server below leaves the body out
         begun_s = time.monotonic()
         status = 0
 
@@ -75,7 +78,7 @@ class Gate:
                     fault = HttpFault(500, f"internal error, logged under {request_id}")
                     await error_response(fault)(scope, receive, tagged_send)
             finally:
-                self._account(scope, status, begun_s)
+                self._account(scope, method, status, begun_s)
 
     def _check_key(self, scope: Scope) -> None:
         if not self._keys or scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
@@ -87,15 +90,15 @@ class Gate:
         if scheme.lower() != "bearer" or not any(fits):
             raise HttpFault(401, "a valid API key is needed: send Authorization: Bearer KEY")
 
-    def _account(self, scope: Scope, status: int, begun_s: float) -> None:
+    def _account(self, scope: Scope, method: str, status: int, begun_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        self._metrics.count_http(scope["method"], route, status or 499)
+        self._metrics.count_http(method, route, status or 499)
         if not self._access_log or scope["path"] in _QUIET_PATHS:
             return
         client = scope.get("client")
         log.info(
             "access",
-            method=scope["method"],
+            method=method,
             path=scope["path"][:256],
             status=status or 499,
             duration_ms=round((time.monotonic() - begun_s) * 1e3, 1),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import time
@@ -25,7 +26,7 @@ from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
 from .files import check_certificate, read_chat_template, sampling_defaults
-from .http import BoundedHttpProtocol
+from .http import KEEP_ALIVE_S, BoundedHttpProtocol
 from .logs import configure_logs
 from .metrics import Metrics
 from .parts import Parts
@@ -36,6 +37,7 @@ from .statslog import Totals, stats_line
 # After the engine's death: long enough for clients to read their errors and a probe to see /health say so.
 DEAD_GRACE_S = 5.0
 _BACKLOG = 2048
+_WANTED_FILES = 65536  # a file descriptor a connection
 
 log = structlog.get_logger()
 
@@ -94,6 +96,7 @@ class Server:
         self._defaults = sampling_defaults(self._config, self._parts.model_folder)
         listener = bind(self._config)
         self._install_signals()
+        _raise_file_limit()
         begun_s = time.monotonic()
         try:
             ready = await self._load()
@@ -169,6 +172,8 @@ class Server:
             uvicorn.Config(
                 build_app(self._service),
                 http=BoundedHttpProtocol,
+                ws="none",
+                timeout_keep_alive=KEEP_ALIVE_S,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -252,6 +257,14 @@ class Server:
                 if line is not None:
                     log.info(line)
             await asyncio.sleep(interval_s)
+
+
+def _raise_file_limit() -> None:
+    """The usual soft limit of 1,024 open files is fewer connections than one engine can serve."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(config: ServeConfig) -> socket.socket:

@@ -1,0 +1,123 @@
+"""Clients that take their time: what one connection may cost is bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+from serve_support import Running
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture(autouse=True)
+def alive_afterwards(server: Running) -> Iterator[None]:
+    yield
+    assert server.get("/health").status_code == 200
+
+
+@contextlib.contextmanager
+def connection(server: Running) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as line:
+        line.settimeout(60)
+        yield line
+
+
+def trickle(line: socket.socket, drop: bytes) -> bytes:
+    """Sends `drop` now and then until the other side closes; what it said by then."""
+    said = b""
+    line.settimeout(0.02)
+    for _ in range(3000):
+        try:
+            if drop:
+                line.sendall(drop)
+            piece = line.recv(65536)
+        except TimeoutError:
+            continue
+        except (BrokenPipeError, ConnectionResetError):
+            return said
+        if not piece:
+            return said
+        said += piece
+    raise AssertionError("the connection was left open")
+
+
+def test_a_body_that_never_comes_ends_the_connection(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("camshaft.core.serve.body.BODY_TIMEOUT_S", 0.1)
+    with connection(server) as line:
+        line.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
+        answer = trickle(line, b" ")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [b"GET /", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\nA: " + b"x" * 5000],
+)
+def test_a_head_that_trickles(server: Running, monkeypatch: pytest.MonkeyPatch, begins: bytes) -> None:
+    monkeypatch.setattr("camshaft.core.serve.http.HEAD_TIMEOUT_S", 0.1)
+    with connection(server) as line:
+        line.sendall(begins)
+        answer = trickle(line, b"x")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408")
+    assert json.loads(body)["error"]["type"] == "RequestTimeoutError"
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+@pytest.mark.parametrize("drop", [b"", b"\r\n"])
+def test_a_connection_that_says_nothing_is_closed(
+    server: Running, monkeypatch: pytest.MonkeyPatch, before: bytes, drop: bytes
+) -> None:
+    """Also after a request, and if empty lines keep it awake."""
+    monkeypatch.setattr("camshaft.core.serve.http.HEAD_TIMEOUT_S", 0.1)
+    with connection(server) as line:
+        line.sendall(before)
+        if before:
+            assert line.recv(4096).startswith(b"HTTP/1.1 200")
+            line.sendall(b"\r\n")
+        assert trickle(line, drop) == b""
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("camshaft.core.serve.http.LINGER_S", 0.1)
+    with connection(server) as line:
+        line.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n")
+        answer = trickle(line, b"x")
+    assert answer.startswith(b"HTTP/1.1 404")
+
+
+def test_the_bound_on_a_head_ends_with_the_head(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.core.serve.http.HEAD_TIMEOUT_S", 0.5)
+    body = json.dumps({"prompt": "ok", "temperature": 0}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with connection(server) as line:
+        line.sendall(head + body[:5])
+        line.settimeout(1.0)  # twice the bound
+        with pytest.raises(TimeoutError):
+            line.recv(1)
+        line.settimeout(60)
+        line.sendall(body[5:])
+        assert line.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("begins", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nA: "])
+def test_a_head_without_end(server: Running, begins: bytes) -> None:
+    with connection(server) as line:
+        line.sendall(begins)
+        with contextlib.suppress(OSError):  # refused while we still send
+            for _ in range(64):
+                line.sendall(b"x" * 16384)
+        try:
+            answer = line.recv(64)
+        except ConnectionResetError:
+            answer = b""
+    assert not answer or answer.startswith(b"HTTP/1.1 400")
