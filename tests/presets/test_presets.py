@@ -43,7 +43,7 @@ def test_the_cpu_presets_arithmetic_is_right() -> None:
     values = yaml.safe_load(text)
     per_token = 30 * 2 * 3 * 64 * 4
     assert per_token == 45 * 1024
-    assert "23,301 tokens" in text
+    assert "46,603 tokens" in text
     assert (1 << 30) // per_token == 23_301
     assert (1 << 30) // per_token // values["max_model_len"] == 5
 
