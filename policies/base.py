@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,8 +52,7 @@ class RequestView(Protocol):
     def blocks_held(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepSample:
+class StepSample(NamedTuple):
     """One finished step, as a policy may learn from it."""
 
     prefill_tokens: int
@@ -62,8 +61,7 @@ class StepSample:
     duration_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class StepView:
+class StepView(NamedTuple):
     """The engine at the start of a step."""
 
     step: int
@@ -81,8 +79,7 @@ class StepView:
     last: StepSample | None  # the latest finished step
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What this step may spend; core clamps it to the configured limits."""
 
     tokens: int  # in all

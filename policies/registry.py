@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -96,7 +95,7 @@ class ComposedPolicy:
             part.on_events(events)
 
     def _padded(self, step: StepView) -> Budget:
-        return replace(self.chunking.budget(step), pad=True)
+        return self.chunking.budget(step)._replace(pad=True)
 
 
 def names() -> list[str]:

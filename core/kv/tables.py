@@ -35,14 +35,14 @@ class BlockTables:
         return self.table[row, : self.count[row]].tolist()
 
     def append_each(self, rows: np.ndarray, blocks: list[int]) -> None:
-        """One block to each of `rows` (no row twice)."""
+        """One block to each of `rows` (intp, no row twice)."""
         values = np.array(blocks, dtype=np.int32)
         indices = self.count[rows]
         self.table[rows, indices] = values
         count = indices + 1
         self.count[rows] = count
         self.slots[rows] = count * self._block_size
-        self._changed.append((rows, indices, values))
+        self._changed.append((rows.astype(np.int32), indices, values))
 
     def extend(self, row: int, blocks: list[int]) -> None:
         """Several blocks to one row."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...policies.base import Budget
@@ -13,7 +11,7 @@ from .params import SchedulerParams
 from .plan import NewRow
 from .rows import Rows
 
-_NO_ROWS = np.empty(0, dtype=np.int32)
+_NO_ROWS = np.empty(0, dtype=np.intp)
 
 
 def clamp(budget: Budget, params: SchedulerParams) -> Budget:
@@ -22,7 +20,7 @@ def clamp(budget: Budget, params: SchedulerParams) -> Budget:
     tokens = min(budget.tokens, params.max_num_batched_tokens)
     if tokens == budget.tokens and chunked == budget.chunked:
         return budget
-    return replace(budget, tokens=tokens, chunked=chunked)
+    return budget._replace(tokens=tokens, chunked=chunked)
 
 
 class Batch:
@@ -98,12 +96,12 @@ class Batch:
 
     @property
     def decodes(self) -> np.ndarray:
-        """int32 rows that compute one token."""
+        """intp rows that compute one token."""
         return self._decodes
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """int32 rows and tokens, decodes first."""
-        rows = np.array(list(self._prefills), dtype=np.int32)
+        """intp rows and int32 tokens, decodes first."""
+        rows = np.array(list(self._prefills), dtype=np.intp)
         tokens = np.array(list(self._prefills.values()), dtype=np.int32)
         if not len(self._decodes):
             return rows, tokens

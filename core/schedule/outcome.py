@@ -21,7 +21,8 @@ class InFlight:
 
     plan: StepPlan
     seqs: np.ndarray  # int64, aligned with the plan's rows: arrival numbers, to tell if a row changed hands
-    reached: np.ndarray  # int32, aligned with the rows that sample: where their new token stands
+    sampled: np.ndarray  # intp: the rows that sample
+    reached: np.ndarray  # int32, aligned with them: where their new token stands
     turnover: int  # Rows.turnover when the plan was made
     context_tokens: int  # tokens in the cache that its attention reads
     total_tokens: int
@@ -40,7 +41,7 @@ class News(NamedTuple):
 class Update:
     """What a step brought."""
 
-    plain_rows: np.ndarray  # int32: rows with one more token and nothing else to say
+    plain_rows: np.ndarray  # intp: rows with one more token and nothing else to say
     plain_tokens: np.ndarray  # int32, aligned
     news: list[News] = field(default_factory=list)
 
@@ -82,9 +83,9 @@ class Outcome:
         """
         columns = self._running.rows
         if columns.turnover == flight.turnover:
-            return result.rows, result.tokens, flight.reached
-        same = columns.seq[result.rows] == flight.seqs[flight.plan.samples]
-        return result.rows[same], result.tokens[same], flight.reached[same]
+            return flight.sampled, result.tokens, flight.reached
+        same = columns.seq[flight.sampled] == flight.seqs[flight.plan.samples]
+        return flight.sampled[same], result.tokens[same], flight.reached[same]
 
     def _offer_prompts(self, flight: InFlight) -> None:
         """Blocks of prompt chunks just computed can serve other requests from now on."""

@@ -18,7 +18,8 @@ _NO_ROWS = np.empty(0, dtype=np.int32)
 class Decodes:
     """The decoding rows as arrays, kept from step to step while only they run."""
 
-    rows: np.ndarray  # int32 [n]
+    rows: np.ndarray  # intp [n]: numpy indexes by these in a third of the time that int32 takes
+    plan_rows: np.ndarray  # int32 [n], the same, as a plan names them
     starts: np.ndarray  # int32 [n] tokens each has in the cache
     context_tokens: int  # their sum
     seqs: np.ndarray  # int64 [n]
@@ -53,10 +54,12 @@ class Running:
     @property
     def decodes(self) -> Decodes:
         if self._decodes is None:
-            rows = np.array(self.decoding, dtype=np.int32)
+            rows = np.array(self.decoding, dtype=np.intp)
             starts, count = self.rows.computed[rows], len(rows)
             ones, every = np.ones(count, dtype=np.int32), np.ones(count, dtype=bool)
-            self._decodes = Decodes(rows, starts, int(starts.sum()), self.rows.seq[rows], ones, every)
+            self._decodes = Decodes(
+                rows, rows.astype(np.int32), starts, int(starts.sum()), self.rows.seq[rows], ones, every
+            )
         return self._decodes
 
     def advance(self, rows: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:

@@ -239,19 +239,21 @@ class Scheduler:
         columns = self.rows
         decodes = self.running.decodes
         if batch.decodes_only and batch.decodes is decodes.rows:
-            rows, num_tokens, samples, seqs = decodes.rows, decodes.tokens, decodes.samples, decodes.seqs
+            rows, plan_rows, seqs = decodes.rows, decodes.plan_rows, decodes.seqs
+            num_tokens, samples, sampled = decodes.tokens, decodes.samples, rows
             starts, context_tokens, total_tokens = decodes.starts, decodes.context_tokens, len(rows)
             reached = self.running.advance_decodes()
         else:
             rows, num_tokens = batch.arrays()
-            starts, seqs = columns.computed[rows], columns.seq[rows]
+            plan_rows, starts, seqs = rows.astype(np.int32), columns.computed[rows], columns.seq[rows]
             context_tokens, total_tokens = int(starts.sum()), int(num_tokens.sum())
             samples = self.running.advance(rows, num_tokens)
-            reached = columns.computed[rows[samples]]
+            sampled = rows[samples]
+            reached = columns.computed[sampled]
         changes = self.kv.take_changes()
         plan = StepPlan(
             self.step,
-            rows,
+            plan_rows,
             starts,
             num_tokens,
             samples,
@@ -264,7 +266,9 @@ class Scheduler:
             copies=changes.copies,
             padding=self._padding(step, batch.budget, num_tokens),
         )
-        self._in_flight.append(InFlight(plan, seqs, reached, columns.turnover, context_tokens, total_tokens))
+        self._in_flight.append(
+            InFlight(plan, seqs, sampled, reached, columns.turnover, context_tokens, total_tokens)
+        )
         if not batch.decodes_only:
             begun = slice(batch.num_decodes, None)
             self.running.promote(rows[begun][samples[begun]])
@@ -387,7 +391,7 @@ class Scheduler:
         """The `count` rows the policy puts first."""
         key_of = self._key_of(step)
         ordered = sorted(rows.tolist(), key=lambda row: (key_of(self.rows.request(row)), self.rows.seq[row]))
-        return np.array(ordered[:count], dtype=np.int32)
+        return np.array(ordered[:count], dtype=np.intp)
 
     def _first(self, request: Request) -> Request | None:
         """The unfinished request that this one is a sibling of."""
