@@ -12,8 +12,8 @@ import click
 from ..core.errors import CamshaftError
 
 if TYPE_CHECKING:
-    from ..diagnostics.compat.findings import Result
-    from ..diagnostics.compat.inputs import Configuration
+    from ..diagnostics.compat.checks.findings import Result
+    from ..diagnostics.compat.inputs.base import Configuration
 
 FORMATS = ("text", "json", "sarif", "github", "markdown")
 LEVELS = ("error", "warning", "info", "never")
@@ -121,7 +121,7 @@ class Refusal(click.ClickException):
 
 
 def _pages(code: str | None, folder: Path | None) -> None:
-    from ..diagnostics.compat import codes
+    from ..diagnostics.compat.checks import codes
 
     try:
         if code is not None:
@@ -136,7 +136,7 @@ def _read(
     inputs: Sequence[str], commands: Sequence[str], engine: str | None
 ) -> tuple[list[Configuration], bool]:
     """The configurations of every input, and whether one could not be read."""
-    from ..diagnostics.compat import inputs as readers
+    from ..diagnostics.compat.inputs import read as readers
 
     found: list[Configuration] = []
     failed = False
@@ -168,8 +168,8 @@ def _check(
     model: str | None,
 ) -> list[Result]:
     from ..diagnostics.compat import run
-    from ..diagnostics.compat.devices import find_device
-    from ..diagnostics.compat.model_input import read_model
+    from ..diagnostics.compat.facts.devices import find_device
+    from ..diagnostics.compat.facts.model_input import read_model
 
     facts: dict[str, Any] | None = None if model is None else read_model(model)
     device = None if gpu is None else find_device(gpu)
@@ -177,7 +177,7 @@ def _check(
 
 
 def _status(results: Sequence[Result], fail_on: str) -> int:
-    from ..diagnostics.compat.findings import at_or_above
+    from ..diagnostics.compat.checks.findings import at_or_above
 
     if fail_on == "never":
         return 0
@@ -186,7 +186,7 @@ def _status(results: Sequence[Result], fail_on: str) -> int:
 
 def _fix(found: list[Configuration], results: Sequence[Result], unsafe: bool, write: bool) -> bool:
     """Show each configuration's diff and, if asked, write it; returns whether one could not be fixed."""
-    from ..diagnostics.compat.fix import plan
+    from ..diagnostics.compat.fix.plan import plan
 
     failed = False
     each = len(results) // max(1, len(found))

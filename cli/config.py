@@ -61,7 +61,7 @@ def show(
 def _named(gpu: str) -> Hardware:
     """A GPU by the name people give it. Raises ConfigError naming the nearest ones."""
     from ..core.config import Hardware
-    from ..diagnostics.compat.devices import find_device
+    from ..diagnostics.compat.facts.devices import find_device
 
     device = find_device(gpu)
     whole = int(device.compute_capability)

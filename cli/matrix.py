@@ -14,8 +14,8 @@ import click
 from ..core.errors import CamshaftError
 
 if TYPE_CHECKING:
-    from ..diagnostics.compat.difference import Change, Difference, TableDifference
-    from ..diagnostics.compat.table import Flag, Table
+    from ..diagnostics.compat.releases.difference import Change, Difference, TableDifference
+    from ..diagnostics.compat.releases.table import Flag, Table
 
 ENGINES = ("vllm", "camshaft")
 
@@ -55,7 +55,7 @@ def matrix() -> None:
 @_engine
 def releases(engine: str) -> None:
     """List the releases that have a table, oldest first."""
-    from ..diagnostics.compat.versions import versions
+    from ..diagnostics.compat.releases.versions import versions
 
     with _user_errors():
         click.echo("\n".join(map(str, versions(engine))))
@@ -87,8 +87,8 @@ def show(version: str | None, engine: str, wanted: tuple[str, ...], variables: b
 
 
 def _load(engine: str, version: str | None) -> Table:
-    from ..diagnostics.compat.table import load
-    from ..diagnostics.compat.versions import resolve
+    from ..diagnostics.compat.releases.table import load
+    from ..diagnostics.compat.releases.versions import resolve
 
     found, note = resolve(engine, version)
     if note:
@@ -114,7 +114,7 @@ def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
 
 def _record(flag: Flag) -> dict[str, Any]:
     """A flag as the JSON form has it: the common keys always, the others where they say something."""
-    from ..diagnostics.compat.table import to_record
+    from ..diagnostics.compat.releases.table import to_record
 
     always = {
         "aliases": flag.aliases,
@@ -158,7 +158,7 @@ def _show_keys(flag: Flag, form: str) -> None:
 
 
 def _show_environment(table: Table, form: str) -> None:
-    from ..diagnostics.compat.table import environment_record
+    from ..diagnostics.compat.releases.table import environment_record
 
     if form == "json":
         records = {name: environment_record(variable) for name, variable in table.env.items()}
@@ -191,7 +191,7 @@ def diff(start: str, target: str, engine: str, form: str) -> None:
     """Print what changed from release A to release B: flags, JSON keys and environment variables."""
     import msgspec
 
-    from ..diagnostics.compat.difference import difference
+    from ..diagnostics.compat.releases.difference import difference
 
     with _user_errors():
         found = difference(_load(engine, start), _load(engine, target))
@@ -329,14 +329,15 @@ def compare(dump: Path, engine: str) -> None:
 @_format("text", "json", "markdown")
 def rules(version: str | None, engine: str, form: str) -> None:
     """List the combinations that VERSION refuses, overrides or warns of (default: the newest release)."""
-    from ..diagnostics.compat import rules as rulebook
-    from ..diagnostics.compat.versions import resolve
+    from ..diagnostics.compat.releases.versions import resolve
+    from ..diagnostics.compat.rules.evaluate import evidence_of
+    from ..diagnostics.compat.rules.records import load as load_rules
 
     with _user_errors():
         found, note = resolve(engine, version)
         if note:
             click.echo(note, err=True)
-        held = [(rule, where) for rule in rulebook.load(engine).rules if (where := rule.range_for(found))]
+        held = [(rule, where) for rule in load_rules(engine).rules if (where := rule.range_for(found))]
         rows: list[dict[str, Any]] = [
             {
                 "code": rule.code,
@@ -344,7 +345,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
                 "change": where.change or rule.change,
                 "title": rule.title,
                 "flags": where.flags or rule.flags,
-                "evidence": rulebook.evidence(engine, rule, found, where),
+                "evidence": evidence_of(engine, rule, found, where),
             }
             for rule, where in held
         ]
@@ -366,7 +367,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
 def verify(version: str, engine: str, source: Path | None, form: str) -> None:
     """Look each rule's evidence up in the source of VERSION, and list those that moved, changed or vanished."""
     from ..diagnostics.compat.harvest.command import release_source
-    from ..diagnostics.compat.verify import verify as verify_rules
+    from ..diagnostics.compat.rules.verify import verify as verify_rules
 
     with (
         _user_errors(),

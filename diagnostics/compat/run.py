@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from . import table
 from .check import check
-from .devices import Device, find_device
-from .findings import Result
-from .inputs import Configuration, read_path
-from .versions import UnknownVersion, Version, resolve, versions
+from .checks.findings import Result
+from .facts.devices import Device, find_device
+from .inputs.base import Configuration
+from .inputs.read import read_path
+from .releases import table
+from .releases.versions import UnknownVersion, Version, resolve, versions
 
 # What `--to` may say instead of a release: the newest one with a table.
 NEWEST = ("latest", "newest")

@@ -12,11 +12,12 @@ from ...core.config.sources import vllm_names
 from ...core.errors import CamshaftError, ConfigError
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
-from ..compat.context import Context
-from ..compat.devices import Device, find_device
-from ..compat.inputs import Configuration, read_command, read_path
+from ..compat.checks.context import Context
+from ..compat.facts.devices import Device, find_device
+from ..compat.inputs.base import Configuration
+from ..compat.inputs.read import read_command, read_path
+from ..compat.releases.versions import resolve as release_of
 from ..compat.run import guess_engine
-from ..compat.versions import resolve as release_of
 from ..cost.hardware import Hardware, load_hardware
 from ..cost.models import load_model
 from ..evidence import Evidence

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from camshaft.cli.check_flags import check_flags
-from camshaft.diagnostics.compat.codes import all_codes
+from camshaft.diagnostics.compat.checks.codes import all_codes
 
 CLEAN = "model: Qwen/Qwen3-8B\nmax-num-seqs: 64\n"
 BROKEN = "model: Qwen/Qwen3-8B\nswap-space: 6\n"

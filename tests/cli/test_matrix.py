@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from camshaft.cli.matrix import matrix
 
-PARSERS = Path(__file__).parents[1] / "diagnostics" / "compat" / "parsers"
+PARSERS = Path(__file__).parents[1] / "diagnostics" / "compat" / "harvest" / "parsers"
 
 
 def run(*args: str, code: int = 0) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..storage import Record, Store, save, stored_versions, tables_directory
-from ..table import EnvVar, Flag, environment_record, forget, to_record
-from ..versions import forget as forget_versions
-from ..versions import parse
+from ..releases.storage import Record, Store, save, stored_versions, tables_directory
+from ..releases.table import EnvVar, Flag, environment_record, forget, to_record
+from ..releases.versions import forget as forget_versions
+from ..releases.versions import parse
 
 Tables = dict[str, tuple[dict[str, Record], dict[str, Record]]]
 

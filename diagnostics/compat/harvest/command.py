@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..difference import TableDifference, difference
-from ..table import Table, load
-from ..versions import UnknownVersion, Version, parse, versions
+from ..releases.difference import TableDifference, difference
+from ..releases.table import Table, load
+from ..releases.versions import UnknownVersion, Version, parse, versions
 from .add import add_tables, has_table, records
 from .errors import HarvestError
 from .fetch import Progress, fetch_release, unpack

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..table import Flag, Table
+from ..releases.table import Flag, Table
 from .errors import HarvestError
 
 

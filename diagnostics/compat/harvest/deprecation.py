@@ -6,11 +6,11 @@ import ast
 import re
 from typing import Any
 
-from .evaluate import Evaluator
-from .fields import FieldSpec
+from .interpret.evaluator import Evaluator
+from .interpret.fields import FieldSpec
+from .interpret.source import Module, SourceTree
+from .interpret.values import ClassValue
 from .parser import Option
-from .source import Module, SourceTree
-from .values import ClassValue
 
 _REMOVAL = re.compile(
     r"(?:remov\w*|longer\s+\w+)\s+(?:in|at|from|by)\s+(?:version\s+|release\s+)?v?(\d+\.\d+(?:\.\d+)?)", re.I

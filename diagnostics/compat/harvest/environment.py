@@ -6,12 +6,12 @@ import ast
 import re
 from typing import Any
 
-from ..table import EnvVar
+from ..releases.table import EnvVar
 from .deprecation import summary
-from .evaluate import Evaluator
+from .interpret.evaluator import Evaluator
+from .interpret.source import Module
+from .interpret.values import MISSING, Scope, Unknown
 from .plain import default_of_value
-from .source import Module
-from .values import MISSING, Scope, Unknown
 
 
 def environment_variables(evaluator: Evaluator) -> dict[str, EnvVar]:

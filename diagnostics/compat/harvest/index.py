@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from http.client import HTTPResponse
 from urllib.parse import urljoin, urlsplit
 
-from ..versions import UnknownVersion, parse
+from ..releases.versions import UnknownVersion, parse
 from .errors import HarvestError
 
 TIMEOUT_S = 60

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .calls import handles, literal_options
-from .evaluate import Evaluator
-from .fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass
-from .source import SourceTree
-from .values import ClassValue, FunctionValue, Symbol, TypeForm, Unknown
+from .interpret.calls import handles, literal_options
+from .interpret.evaluator import Evaluator
+from .interpret.fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass
+from .interpret.source import SourceTree
+from .interpret.values import ClassValue, FunctionValue, Symbol, TypeForm, Unknown
 
 LITERAL = Symbol("typing.Literal")
 BOOLEAN_OPTIONAL = Symbol("argparse.BooleanOptionalAction")

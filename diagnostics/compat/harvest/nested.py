@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..table import Field
-from .calls import literal_options
-from .evaluate import Evaluator
-from .fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass, is_model
+from ..releases.table import Field
+from .interpret.calls import literal_options
+from .interpret.evaluator import Evaluator
+from .interpret.fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass, is_model
+from .interpret.values import ClassValue, TypeForm, Unknown
 from .kwargs import LITERAL
 from .parser import Option
 from .plain import default_of_value
 from .resolved import Resolvers
-from .values import ClassValue, TypeForm, Unknown
 
 MAX_DEPTH = 2
 

@@ -12,8 +12,8 @@ from .... import __version__
 from ....core.config.resolve import _RULES
 from ....core.config.schema import ServeConfig, group_of
 from ....core.config.values import human_int, human_int_or_auto, json_mapping, names
-from ..table import EnvVar, Flag, Table
-from ..versions import Version, parse
+from ..releases.table import EnvVar, Flag, Table
+from ..releases.versions import Version, parse
 from .release import Harvest
 
 SCHEMA = "core/config/schema.py"

@@ -6,10 +6,10 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
-from .calls import CONSTRUCTORS
+from .interpret.calls import CONSTRUCTORS
+from .interpret.source import Module
+from .interpret.values import ClassValue, Scope, Symbol, Unknown
 from .kwargs import BOOLEAN_OPTIONAL
-from .source import Module
-from .values import ClassValue, Scope, Symbol, Unknown
 
 
 @dataclass

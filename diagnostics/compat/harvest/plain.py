@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .values import EnumMember, Instance, Missing, Symbol, TypeForm, Unknown
+from .interpret.values import EnumMember, Instance, Missing, Symbol, TypeForm, Unknown
 
 
 def default_of_value(value: Any) -> Any:

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..table import EnvVar, Field, Flag
+from ..releases.table import EnvVar, Field, Flag
 from .deprecation import Deprecations
 from .environment import environment_variables
 from .errors import HarvestError
-from .evaluate import Evaluator
-from .fields import FieldSpec, field_named
+from .interpret.evaluator import Evaluator
+from .interpret.fields import FieldSpec, field_named
+from .interpret.source import SourceTree
+from .interpret.values import ClassValue, FunctionValue, Unknown
 from .kwargs import FIELD, conversion
 from .nested import nested_fields
 from .parser import Option, Recorder, default_of_option, suppressed
 from .plain import choices_of, default_of_value
 from .resolved import Resolvers
-from .source import SourceTree
-from .values import ClassValue, FunctionValue, Unknown
 
 TYPE_NAMES = {
     "human_readable": "int",

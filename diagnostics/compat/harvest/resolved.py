@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from .evaluate import Evaluator
-from .fields import FieldSpec
-from .source import Module, SourceTree
+from .interpret.evaluator import Evaluator
+from .interpret.fields import FieldSpec
+from .interpret.source import Module, SourceTree
 
 
 class Resolvers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from ..findings import Result
+from ..checks.findings import Result
 
 # Format name -> the module beside this one that renders it.
 FORMATS = {

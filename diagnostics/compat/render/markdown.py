@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..findings import Finding, Result
+from ..checks.findings import Finding, Result
 from .text import counts, verdict
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..codes import title_of
-from ..findings import Finding, Result
+from ..checks.codes import title_of
+from ..checks.findings import Finding, Result
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..findings import Result
+from ..checks.findings import Result
 
 
 def render(results: Sequence[Result]) -> str:

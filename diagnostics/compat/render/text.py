@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..findings import SEVERITIES, Finding, Result
+from ..checks.findings import SEVERITIES, Finding, Result
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 WIDTH = 100

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from camshaft.diagnostics.compat.findings import Finding, Result
-from camshaft.diagnostics.compat.inputs import read_command, read_text
+from camshaft.diagnostics.compat.checks.findings import Finding, Result
+from camshaft.diagnostics.compat.inputs.read import read_command, read_text
 from camshaft.diagnostics.compat.run import check_all, find_device
 
 FOLDER = Path(__file__).with_name("cases")

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.core.errors import CamshaftError
-from camshaft.diagnostics.compat.fix import plan
-from camshaft.diagnostics.compat.inputs import read_command, read_text
-from camshaft.diagnostics.compat.model_input import read_model
+from camshaft.diagnostics.compat.facts.model_input import read_model
+from camshaft.diagnostics.compat.fix.plan import plan
+from camshaft.diagnostics.compat.inputs.read import read_command, read_text
+from camshaft.diagnostics.compat.releases.table import load
+from camshaft.diagnostics.compat.releases.versions import versions
 from camshaft.diagnostics.compat.render import FORMATS, render
 from camshaft.diagnostics.compat.run import check_all
-from camshaft.diagnostics.compat.table import load
-from camshaft.diagnostics.compat.versions import versions
 
 RELEASES = [str(version) for version in versions("vllm")]
 SPELLINGS = sorted(

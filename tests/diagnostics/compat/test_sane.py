@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from camshaft.diagnostics.compat.inputs import read_command, read_text
+from camshaft.diagnostics.compat.inputs.read import read_command, read_text
 from camshaft.diagnostics.compat.run import check_all, find_device
 
 ROWS: list[dict[str, Any]] = yaml.safe_load(

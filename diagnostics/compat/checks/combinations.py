@@ -1,0 +1,135 @@
+"""Findings about options that do not go together: the rules a configuration meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..rules.evaluate import RuleHit, evaluate
+from ..rules.resolvers import parser_defaults
+from ..rules.scope import Facts
+from .context import Context
+from .findings import Edit, Finding
+from .remedies import merged_values
+
+
+def rule_findings(context: Context) -> Iterator[Finding]:
+    """The combination rules that this configuration meets, and those it would meet once its options are replaced."""
+    facts = _facts(context, context.values)
+    hits = evaluate(context.engine, context.target, facts)
+    misread = {f"given.{m.flag.dest}" for m in context.parsed.misuses if m.flag is not None}
+    for hit in hits:
+        if not misread.isdisjoint(hit.missing):
+            continue  # what is unknown is a value that is refused, as another finding says
+        yield _from_hit(context, hit)
+    repaired = _repaired(context)
+    if repaired:
+        before = {hit.rule.code for hit in hits}
+        for hit in evaluate(context.engine, context.target, _facts(context, context.values | repaired)):
+            if hit.rule.code not in before and hit.certain:
+                yield _after_repair(context, hit)
+
+
+def _facts(context: Context, values: dict[str, Any]) -> Facts:
+    return Facts(
+        flags=values,
+        env=context.env,
+        model=dict(context.model),
+        device=context.device,
+        defaults=parser_defaults(context.engine, context.target),
+    )
+
+
+def _from_hit(context: Context, hit: RuleHit) -> Finding:
+    flags = tuple(_spelled(context, flag) for flag in _named(context, hit))
+    would_stop = not hit.certain and hit.rule.unknown == "ask" and _error_at_start(context, hit)
+    return Finding(
+        code=hit.rule.code,
+        severity=hit.severity,
+        change=hit.change,
+        message=_naming(hit.message if hit.certain else _undecided(hit), flags),
+        place=context.place_of([*hit.flags, *hit.rule.env]),
+        flags=flags,
+        env=tuple(name for name in hit.rule.env if name in context.configuration.env),
+        fix=hit.fix,
+        evidence=hit.evidence,
+        depends_on=hit.missing,
+        stops=hit.stops_start or would_stop,
+        edits=_edits(hit),
+    )
+
+
+def _named(context: Context, hit: RuleHit) -> list[str]:
+    """A rule's options; those of them that are given, when the rule tells what becomes of any of them."""
+    given = [flag for flag in hit.flags if context.use(flag) is not None]
+    return (
+        given if given and hit.change in ("override", "silently_ignored", "deprecated") else list(hit.flags)
+    )
+
+
+def _undecided(hit: RuleHit) -> str:
+    return f"{hit.rule.title}: whether that applies here depends on {', '.join(hit.missing)}."
+
+
+def _naming(message: str, flags: tuple[str, ...]) -> str:
+    """The message, with the options in front where it speaks of them in words only."""
+    words = [word for flag in flags for word in (flag, flag.lstrip("-").replace("-", "_"))]
+    if not flags or any(word in message for word in words):
+        return message
+    return f"{', '.join(flags)}: {message}"
+
+
+def _error_at_start(context: Context, hit: RuleHit) -> bool:
+    """Whether an undecided rule would stop the start-up if its missing facts turned out badly."""
+    where = hit.rule.range_for(context.target)
+    severity = (where.severity if where else None) or hit.rule.severity
+    when = (where.at if where else None) or hit.rule.at
+    return severity == "error" and when == "startup"
+
+
+def _spelled(context: Context, flag: str) -> str:
+    """A rule's flag as the configuration spells it when it is turned off there (`--no-enable-x`)."""
+    use = context.use(flag)
+    return context.shown(use) if use is not None else flag
+
+
+def _edits(hit: RuleHit) -> tuple[Edit, ...]:
+    remedy = hit.remedy
+    if remedy is None or not hit.certain:
+        return ()
+    edits = [Edit("unset", flag, safe=remedy.safe) for flag in remedy.unset]
+    edits += [Edit("rename", flag, to, safe=remedy.safe) for flag, to in remedy.rename.items()]
+    edits += [Edit("set", flag, value=_plain(value), safe=remedy.safe) for flag, value in remedy.set.items()]
+    return tuple(edits)
+
+
+def _plain(value: Any) -> str | bool:
+    return value if isinstance(value, (str, bool)) else str(value)
+
+
+def _repaired(context: Context) -> dict[str, Any]:
+    """The JSON options that the given, removed options amount to after the proposed replacement."""
+    into: set[str] = set()
+    for misuse in context.parsed.misuses:
+        name = context.options.name(misuse.spelled) if misuse.kind == "unknown" else None
+        change = context.changes.options.get(name or "")
+        if change is not None and change.into and change.into in context.table.flags:
+            into.add(change.into)
+    return {flag.lstrip("-").replace("-", "_"): merged_values(context, flag) for flag in sorted(into)}
+
+
+def _after_repair(context: Context, hit: RuleHit) -> Finding:
+    """A rule that the replaced options would meet: worth knowing before the fix is made."""
+    finding = _from_hit(context, hit)
+    stops = hit.stops_start
+    return msgspec.structs.replace(
+        finding,
+        severity="warning" if stops else "info",
+        change="conflict",
+        message=f"After the replacement: {hit.message}",
+        fix=hit.fix if stops else f"None needed. {hit.fix or ''}".strip(),
+        stops=False,
+        edits=(),
+    )

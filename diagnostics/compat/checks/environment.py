@@ -1,0 +1,189 @@
+"""Findings about environment variables: those that do nothing, those that are going, and misspelled ones."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from ..inputs.base import EnvSetting
+from ..parsing.parser import arity
+from ..releases.table import Flag
+from ..releases.versions import parse
+from .context import Context
+from .findings import Finding
+from .names import known_name
+
+# What only the build, or a Kubernetes service of that name, sets.
+NOT_SETTINGS = (
+    "VLLM_SERVICE_",
+    "VLLM_PORT_",
+    "VLLM_IMAGE",
+    "VLLM_VERSION",
+    "VLLM_ADDITIONAL_",
+    "VLLM_ARGS",
+    "VLLM_MODEL",
+    "VLLM_EXTRA",
+)
+# What out-of-tree platforms and companions of the engine read.
+PLUGINS = (
+    "VLLM_ASCEND_",
+    "VLLM_GAUDI_",
+    "VLLM_HPU_",
+    "VLLM_METAL_",
+    "VLLM_NEURON_",
+    "VLLM_OMNI_",
+    "VLLM_RBLN_",
+    "VLLM_SPYRE_",
+)
+SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP).*)?$")
+
+
+def environment_findings(context: Context) -> Iterator[Finding]:
+    """What becomes of each variable the engine would look at."""
+    if context.engine != "vllm":
+        return
+    for setting in context.configuration.env.values():
+        finding = _finding(context, setting)
+        if finding is not None:
+            yield finding
+
+
+def _finding(context: Context, setting: EnvSetting) -> Finding | None:
+    name = setting.name
+    variable = context.table.env.get(name)
+    change = context.changes.variables.get(name)
+    if variable is not None:
+        refused = _refused(context, setting)
+        if refused is not None:
+            return refused
+        deprecated = variable.deprecated or (
+            change is not None
+            and change.deprecated is not None
+            and parse(change.deprecated) <= context.target
+        )
+        return _deprecated(context, setting) if deprecated else None
+    if not name.startswith("VLLM_") or context.changes.read_elsewhere(name, context.target):
+        return None
+    if context.variables.name(name) is None:
+        return _unknown(context, setting)
+    span = context.variables.removed_by(name, context.target)
+    return _ineffective(context, setting) if span else _too_early(context, setting)
+
+
+def _refused(context: Context, setting: EnvSetting) -> Finding | None:
+    """A value with which the release does not start."""
+    change = context.changes.variables.get(setting.name)
+    for record in change.refuses if change else ():
+        if record.value == setting.value and parse(record.since) <= context.target:
+            return Finding(
+                code="EN-06",
+                severity="error",
+                change="removed",
+                message=f"{context.target} does not start with {setting.name}={setting.value}{_why(context, setting.name)}.",
+                place=setting.place,
+                env=(setting.name,),
+                fix=f"Unset {setting.name}.",
+                evidence=f"{context.target} {record.evidence}",
+                stops=True,
+            )
+    return None
+
+
+def _instead(context: Context, setting: EnvSetting) -> str:
+    change = context.changes.variables.get(setting.name)
+    if change is None or change.option is None:
+        return f"Unset {setting.name}."
+    flag = context.table.flags.get(change.option.split(".")[0])
+    if flag is None:
+        return f"Unset {setting.name}."
+    if change.fix:
+        return change.fix
+    known, near = known_name(context, change.option, setting.value or "")
+    if setting.value and not known:
+        other = f"use {change.option} {near}" if near else f"{change.option} names another"
+        return f"Unset it; {context.target} knows no {setting.value} any more: {other}."
+    return f"Use {_as_option(flag, change.option, setting.value)}."
+
+
+def _as_option(flag: Flag, option: str, value: str | None) -> str:
+    """`option` with the value that a variable gave it; a switch takes none and is turned by its spelling."""
+    if "." not in option and arity(flag)[1] == 0:
+        off = (value or "").strip().lower() in ("0", "false", "no", "off")
+        return next((n for n in flag.negatives if n.startswith("--no-")), option) if off else option
+    return f"{option} {value}" if value else option
+
+
+def _why(context: Context, name: str) -> str:
+    change = context.changes.variables.get(name)
+    return f": {change.why}" if change else ""
+
+
+def _ineffective(context: Context, setting: EnvSetting) -> Finding:
+    span = context.variables.removed_by(setting.name, context.target)
+    gone = span.gone if span else context.target
+    return Finding(
+        code="EN-01",
+        severity="warning",
+        change="silently_ignored",
+        message=f"Nothing reads {setting.name} from {gone} on{_why(context, setting.name)}.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=_instead(context, setting),
+        evidence=f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}",
+    )
+
+
+def _deprecated(context: Context, setting: EnvSetting) -> Finding:
+    gone = context.variables.goes_after(setting.name, context.target)
+    when = f"; {gone} no longer reads it" if gone else ""
+    return Finding(
+        code="EN-02",
+        severity="warning",
+        change="deprecated",
+        message=f"{setting.name} is deprecated at {context.target}{when}{_why(context, setting.name)}.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=_instead(context, setting),
+        evidence=f"{context.target} {context.table.env[setting.name].evidence}",
+    )
+
+
+def _too_early(context: Context, setting: EnvSetting) -> Finding:
+    since = context.variables.arrives_after(setting.name, context.target)
+    return Finding(
+        code="EN-03",
+        severity="warning",
+        change="not_available_yet",
+        message=f"{setting.name} is read from {since} on; at {context.target} it has no effect.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=f"Upgrade to {since} or later, or unset it.",
+        evidence=f"absent from vllm/envs.py at {context.target}",
+    )
+
+
+def _is_expanded(context: Context, name: str) -> bool:
+    """Whether the text around the configuration uses a variable (`$X`, `${X}`, `$(X)`), so that it has an effect."""
+    return re.search(rf"\$[({{]?{re.escape(name)}\b", context.configuration.source.text) is not None
+
+
+def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
+    name = setting.name
+    if name.startswith((*NOT_SETTINGS, *PLUGINS)) or SERVICE_LINK.search(name) or _is_expanded(context, name):
+        return None
+    near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
+    hint = f"Did you mean {near[0]}?" if near else f"Unset {setting.name}."
+    flag = context.table.find("--" + setting.name.removeprefix("VLLM_").lower().replace("_", "-"))
+    if flag is not None:
+        hint = f"Unset it; the server takes {_as_option(flag, flag.name, setting.value)}."
+    return Finding(
+        code="EN-04",
+        severity="warning",
+        change="unknown",
+        message=f"No release of {context.engine} reads {setting.name}; it has no effect.",
+        place=setting.place,
+        env=(setting.name,),
+        fix=hint,
+        evidence=f"{context.target} vllm/envs.py",
+    )

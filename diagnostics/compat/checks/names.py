@@ -1,0 +1,150 @@
+"""Findings about values that name a part of the engine: parsers, attention backends, loaders, quantizations.
+
+The parser of a release takes any text there; the name is looked up later. Which release knows which name is in
+`releases.names`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from ..parsing.parser import Use
+from ..releases.names import Lives, names
+from ..releases.versions import Version, parse
+from .context import Context
+from .findings import Edit, Finding
+
+# Options whose names a plugin may add to, and what then tells the checker so.
+OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
+UPPER = {"--attention-backend"}
+SHOWN = 12
+# What people write for "no such thing", which no plugin is called.
+NOTHING = {"none", "null", "no", "false", "off"}
+BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
+# Before this release an unknown name in the variable chose the default backend (vllm/attention/selector.py).
+RAISES_SINCE = parse("0.10.2")
+
+
+def name_findings(context: Context) -> Iterator[Finding]:
+    """Names that the target does not know."""
+    if context.engine != "vllm":
+        return
+    for use in context.parsed.uses:
+        if use.flag.name == "--kv-transfer-config":
+            yield from _connector(context, use)
+        if use.flag.name in (*OPEN, *UPPER, "--kv-cache-dtype", "--load-format", "--quantization"):
+            yield from _of_use(context, use)
+    setting = context.configuration.env.get(BACKEND_VARIABLE)
+    read = BACKEND_VARIABLE in context.table.env and context.target >= RAISES_SINCE
+    if setting is not None and setting.value and read:
+        common = {"place": setting.place, "env": (BACKEND_VARIABLE,)}
+        yield from _judge(context, "--attention-backend", setting.value, BACKEND_VARIABLE, common)
+
+
+def _of_use(context: Context, use: Use) -> Iterator[Finding]:
+    flag = use.flag
+    if flag.choices or not isinstance(use.value, str) or not use.value:
+        return
+    if flag.name == "--tool-call-parser" and not context.gives("--enable-auto-tool-choice"):
+        return  # never looked up
+    if flag.name in OPEN and context.gives(OPEN[flag.name]):
+        return
+    if context.changes.value_gone(flag.name, use.value, context.target):
+        return  # reported with its reason
+    place = (use.values[0] if use.values else use.option).place
+    yield from _judge(context, flag.name, use.value, flag.name, {"place": place, "flags": (flag.name,)})
+
+
+def _connector(context: Context, use: Use) -> Iterator[Finding]:
+    """The KV connector named in JSON, unless a module of one's own is to provide it."""
+    value = use.value
+    if not isinstance(value, dict) or value.get("kv_connector_module_path"):
+        return
+    name = value.get("kv_connector")
+    if isinstance(name, str):
+        place = (use.values[0] if use.values else use.option).place
+        common = {"place": place, "flags": (use.flag.name,)}
+        yield from _judge(context, "--kv-transfer-config.kv_connector", name, "kv_connector", common)
+
+
+def _judge(
+    context: Context, option: str, value: str, shown: str, common: dict[str, Any]
+) -> Iterator[Finding]:
+    known = names(context.engine).get(option, {})
+    current = [name for name, lives in known.items() if _alive(lives, context.target)]
+    if not current:
+        return
+    name = value.upper() if option in UPPER else value
+    if name in current:
+        return
+    evidence = f"{context.target} registry behind {option}"
+    lives = known.get(name, [])
+    gone = [until for _, until in lives if until is not None and parse(until) <= context.target]
+    later = [since for since, _ in lives if parse(since) > context.target]
+    near = _nearest(name, current)
+    listed = ", ".join(current[:SHOWN]) + (", ..." if len(current) > SHOWN else "")
+    hint = f"Did you mean {near[0]}?" if near else f"Use one of {listed}."
+    whole = "flags" in common and "." not in option
+    edits = (Edit("set", option, value=near[0], safe=False),) if near and whole else ()
+    if gone:
+        yield Finding(
+            code="FL-18",
+            severity="error",
+            change="removed",
+            message=f"{shown} {value} is not in the release from {gone[-1]} on.",
+            fix=hint,
+            evidence=evidence,
+            stops=True,
+            edits=edits,
+            **common,
+        )
+    elif later:
+        yield Finding(
+            code="FL-05",
+            severity="error",
+            change="not_available_yet",
+            message=f"{shown} {value} exists from {later[0]} on; {context.target} does not know it.",
+            fix=f"Upgrade to {later[0]} or later, or use another.",
+            evidence=evidence,
+            stops=True,
+            **common,
+        )
+    else:
+        nothing = value.lower() in NOTHING
+        plugins = option in ("--load-format", "--quantization") and not nothing
+        hint = f"Leave {option} out." if nothing else hint
+        yield Finding(
+            code="FL-09",
+            severity="warning" if plugins else "error",
+            change="choice",
+            message=f"{shown} {value}: {context.target} knows no such name"
+            + (", unless an installed plugin adds it." if plugins else "."),
+            fix=hint,
+            evidence=evidence,
+            stops=not plugins,
+            edits=edits,
+            **common,
+        )
+
+
+def _nearest(name: str, current: list[str]) -> list[str]:
+    plain = name.removesuffix("_VLLM_V1")
+    return [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
+
+
+def known_name(context: Context, option: str, value: str) -> tuple[bool, str | None]:
+    """Whether the target knows `value` for an option whose names are recorded, and the nearest name it knows."""
+    known = names(context.engine).get(option, {})
+    current = [name for name, lives in known.items() if _alive(lives, context.target)]
+    name = value.upper() if option in UPPER else value
+    if not current or name in current:
+        return True, name
+    return False, next(iter(_nearest(name, current)), None)
+
+
+def _alive(lives: Lives, version: Version) -> bool:
+    return any(
+        parse(since) <= version and (until is None or version < parse(until)) for since, until in lives
+    )

@@ -1,0 +1,131 @@
+"""Findings about the keys of JSON options: unknown, gone, not there yet, deprecated, or with a value outside the choices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from ..parsing.parser import Use
+from ..releases.dialect import evidence
+from ..releases.history import Span
+from ..releases.table import Field
+from .context import Context
+from .findings import Change, Finding
+from .values import choice_history
+
+
+def nested_findings(context: Context) -> Iterator[Finding]:
+    """What the target's configuration objects would say about the keys given to them."""
+    for use in context.parsed.uses:
+        if use.flag.nested and isinstance(use.value, dict):
+            for path, value in _leaves(use.value, use.flag.nested):
+                yield from _key(context, use, path, value)
+
+
+def _leaves(value: dict[str, Any], known: dict[str, Field], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) as deep as the table knows keys."""
+    for key, item in value.items():
+        path = f"{prefix}{key}"
+        deeper = isinstance(item, dict) and any(name.startswith(path + ".") for name in known)
+        if deeper:
+            yield from _leaves(item, known, path + ".")
+        else:
+            yield path, item
+
+
+def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]:
+    field = use.flag.nested.get(path)
+    if field is None:
+        if not any(name.startswith(path + ".") for name in use.flag.nested):
+            yield _absent(context, use, path)
+        return
+    if field.deprecated:
+        change = context.changes.options.get(f"{use.flag.name}.{path}")
+        yield Finding(
+            code="FL-04",
+            severity="warning",
+            change="deprecated",
+            message=f"Key {path!r} of {use.flag.name} is deprecated at {context.target}"
+            + (f": {change.why}." if change else "."),
+            place=_place(use),
+            flags=(use.flag.name,),
+            fix=change.fix if change else None,
+            evidence=f"{context.target} {use.flag.evidence}",
+        )
+    if field.choices and isinstance(value, (str, int)) and value not in field.choices:
+        yield _choice(context, use, path, value, field.choices)
+
+
+def _place(use: Use) -> Any:
+    return (use.values[0] if use.values else use.option).place
+
+
+FEATURES = {
+    "--compilation-config": "unknown_compilation_keys",
+    "--speculative-config": "unknown_speculative_keys",
+}
+
+
+def _absent(context: Context, use: Use, path: str) -> Finding:
+    """A key the release's configuration object does not have: refused, or ignored without a word."""
+    flag = use.flag.name
+    feature = FEATURES.get(flag, "unknown_keys")
+    refused = getattr(context.dialect, feature) == "refused"
+    spans = context.keys(flag).spans(path)
+    change = context.changes.options.get(f"{flag}.{path}")
+    near = difflib.get_close_matches(path, use.flag.nested, n=1, cutoff=0.6)
+    code: str
+    kind: Change
+    gone = _gone(context, spans)
+    later = next((span.first for span in spans if span.first > context.target), None)
+    if gone is not None:
+        replaced = change is not None and change.replaced
+        why = f": {change.why}" if change else ""
+        code, kind = ("FL-03", "replaced") if replaced else ("FL-02", "removed")
+        told = f"Key {path!r} of {flag} went in {gone.gone}{why}"
+        fix = change.fix if change and change.fix else f"Delete {path!r}."
+    elif later is not None:
+        code, kind = "FL-05", "not_available_yet"
+        told = f"Key {path!r} of {flag} exists from {later} on"
+        fix = f"Upgrade to {later} or later, or delete the key."
+    else:
+        code, kind = "FL-16", "unknown"
+        told = f"{flag} has no key {path!r} at {context.target}"
+        former = context.changes.options.get("--" + path.replace("_", "-"))
+        meant = former.key_at(context.target) if former is not None and former.into == flag else None
+        meant = meant or (near[0] if near else None)
+        fix = f"Did you mean {meant!r}?" if meant else "Delete the key."
+    return Finding(
+        code=code,
+        severity="error" if refused else "warning",
+        change=kind if refused else "silently_ignored",
+        message=told + ("." if refused else f"; {context.target} ignores it without a word."),
+        place=_place(use),
+        flags=(flag,),
+        fix=fix,
+        evidence=evidence(context.engine, context.target, feature) or f"{context.target} {use.flag.evidence}",
+        stops=refused,
+    )
+
+
+def _gone(context: Context, spans: list[Span]) -> Span | None:
+    ended = [span for span in spans if span.gone is not None and span.gone <= context.target]
+    return ended[-1] if ended else None
+
+
+def _choice(context: Context, use: Use, path: str, value: Any, choices: list[Any]) -> Finding:
+    listed = ", ".join(str(choice) for choice in choices[:12]) + (", ..." if len(choices) > 12 else "")
+    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.6)
+    since = choice_history(*context.keys(use.flag.name).choice_span(path, value, context.target))
+    return Finding(
+        code="FL-09",
+        severity="error",
+        change="choice",
+        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}{since}; it takes {listed}.",
+        place=_place(use),
+        flags=(use.flag.name,),
+        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        evidence=f"{context.target} {use.flag.evidence}",
+        stops=True,
+    )

@@ -1,0 +1,98 @@
+"""What to do about an option that is gone or going: in words, and as edits."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from ..facts.unknown import Unknown
+from ..parsing.parser import Misuse, Use
+from ..releases.changes import OptionChange
+from .context import Context
+from .findings import Edit
+
+
+def quoted(flag: str, values: dict[str, Any]) -> str:
+    """`flag` with a JSON value, quoted for a shell."""
+    return f"{flag} {shlex.quote(json.dumps(values))}"
+
+
+def head(spelled: str) -> str:
+    return spelled.split(".", 1)[0]
+
+
+def given_value(context: Context, misuse: Misuse | Use) -> Any:
+    """The value of an option that the target does not know, typed as an earlier release typed it."""
+    if not misuse.values:
+        return True
+    text = misuse.values[0].text
+    name = context.options.name(head(misuse.spelled))
+    record = context.options.record_before(name, context.target) if name else None
+    kind = (record or {}).get("type", "str")
+    try:
+        if "int" in kind:
+            return int(text)
+        if "float" in kind:
+            return float(text)
+        if "json" in kind or text.startswith("{"):
+            return json.loads(text)
+    except ValueError:
+        return text
+    return text
+
+
+def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tuple[str, tuple[Edit, ...]]:
+    """(what to do, the edits that do it) for an option that is gone or going."""
+    name = misuse.flag.name if misuse.flag else context.options.name(head(misuse.spelled)) or misuse.spelled
+    drop = Edit("unset", name, safe=change.safe)
+    if change.into and change.into in context.table.flags:
+        merged = merged_values(context, change.into)
+        flag = context.table.flags[change.into].name
+        later = change.is_later(context.target)
+        safe = change.safe and not later
+        also = f" {change.fix}" if later and change.fix else ""
+        return f"Use {quoted(flag, merged)}.{also}", (
+            Edit("unset", name, safe=safe),
+            Edit("set", flag, value=json.dumps(merged), safe=safe),
+        )
+    if change.rename and change.rename in context.table.flags:
+        fix = change.fix or f"Use {change.rename}."
+        return fix, (Edit("rename", name, change.rename, safe=change.safe),)
+    if change.by_value:
+        chosen = change.by_value.get(str(given_value(context, misuse)))
+        if chosen is None:
+            return change.fix or "Delete it.", ()
+        sets = tuple(Edit("set", flag, value=v, safe=change.safe) for flag, v in chosen.items())
+        if all(flag in context.table.flags for flag in chosen):
+            words = " ".join(f"{flag} {value}" for flag, value in chosen.items())
+            return (f"Use {words}." if words else change.fix or "Delete it."), (drop, *sets)
+    if change.set and all(flag in context.table.flags for flag in change.set):
+        sets = tuple(Edit("set", flag, value=v, safe=change.safe) for flag, v in change.set.items())
+        return change.fix or "Use " + " ".join(change.set), (drop, *sets)
+    if change.unset:
+        return change.fix or "Delete it.", (drop,)
+    return change.fix or "Delete it.", ()
+
+
+def merged_values(context: Context, into: str) -> dict[str, Any]:
+    """The JSON value of `into` that all the given options that moved there amount to, with what it already holds."""
+    merged: dict[str, Any] = {}
+    given = context.values.get(into.lstrip("-").replace("-", "_"))
+    members: list[Misuse | Use] = [m for m in context.parsed.misuses if m.kind == "unknown"]
+    members += list(context.parsed.uses)
+    for member in members:
+        name = member.flag.name if member.flag else context.options.name(head(member.spelled))
+        change = context.changes.options.get(name or "")
+        key = change.key_at(context.target) if change is not None else None
+        if change is None or change.into != into or key is None:
+            continue
+        value = member.value if isinstance(member, Use) else given_value(context, member)
+        if isinstance(value, Unknown):
+            value = " ".join(v.text for v in member.values)
+        merged |= change.values.get(str(value), {key: value})
+    known = context.table.flags[into].nested if into in context.table.flags else {}
+    if known:  # a key that this release dropped again has nowhere to go
+        merged = {key: value for key, value in merged.items() if key in known}
+    ordered = {key: merged[key] for key in sorted(merged, key=lambda k: k not in ("method", "model"))}
+    return {**ordered, **given} if isinstance(given, dict) else ordered

@@ -1,0 +1,60 @@
+"""Findings about what could not be read: settings files, variables, words an image swallows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..parsing.arguments import Argument
+from .context import Context
+from .findings import Finding
+
+
+def unread_findings(context: Context) -> Iterator[Finding]:
+    """Settings files and variables whose content is not known: nothing can be promised about them."""
+    doubled = context.configuration.doubled
+    if doubled is not None:
+        yield Finding(
+            code="IN-03",
+            severity="error",
+            change="conflict",
+            message="The image's entry point starts the server itself, so these words become arguments that it refuses.",
+            place=doubled.place,
+            flags=(doubled.text,),
+            fix="Give the image only the model and its options, or replace its entry point.",
+            evidence="the official image's ENTRYPOINT",
+            stops=True,
+        )
+    for name in context.configuration.unread:
+        yield Finding(
+            code="IN-01",
+            severity="warning",
+            change="unknown",
+            message=f"The settings file {name} could not be read, so what it holds was not checked.",
+            place=context.configuration.start_place,
+            flags=("--config",),
+            fix=f"Check {name} as well.",
+            depends_on=(name,),
+            stops=True,
+        )
+    for argument in _opaque_words(context):
+        yield _unknown_words(argument)
+
+
+def _opaque_words(context: Context) -> list[Argument]:
+    """Words nobody can know; the first one of `vllm serve` is the model, which need not be known."""
+    words = context.parsed.opaque
+    serves = context.configuration.entry_point == "serve" and not context.parsed.positionals
+    return words[1:] if serves else words
+
+
+def _unknown_words(argument: Argument) -> Finding:
+    return Finding(
+        code="IN-02",
+        severity="info",
+        change="unknown",
+        message=f"What {argument.text} stands for is only known when it runs; it was not checked.",
+        place=argument.place,
+        fix="Check the expanded command line.",
+        depends_on=(argument.text,),
+        stops=True,
+    )

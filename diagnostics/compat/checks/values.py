@@ -1,0 +1,273 @@
+"""Findings about values: refused by the parser, missing, given to a switch, gone, or belonging to no option."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..facts.model import model_facts
+from ..inputs.base import Entry
+from ..parsing.arguments import Argument
+from ..parsing.conversion import LEVELS
+from ..parsing.parser import Misuse, Use
+from ..releases.table import Flag
+from ..releases.versions import Version
+from .context import Context
+from .findings import Edit, Finding
+from .remedies import quoted
+
+
+def refused(context: Context, misuse: Misuse) -> Finding:
+    """A value, or its absence, that the target's parser refuses."""
+    flag = misuse.flag
+    name = flag.name if flag else misuse.spelled
+    given = " ".join(value.text for value in misuse.values)
+    common = common_parts(context, misuse)
+    if misuse.kind == "ambiguous":
+        options = ", ".join(sorted(set(misuse.candidates)))
+        return Finding(
+            code="FL-12",
+            change="value_syntax",
+            message=f"{misuse.spelled} is ambiguous at {context.target}: it could be {options}.",
+            fix="Write the option in full.",
+            **common,
+        )
+    if misuse.kind == "missing_value" or flag is None:
+        return Finding(
+            code="FL-11",
+            change="value_syntax",
+            message=f"{name} needs a value at {context.target} and has none.",
+            fix=f"{name} VALUE",
+            **common,
+        )
+    if misuse.kind == "explicit_value":
+        return switch_value(context, misuse, common)
+    gone = context.changes.value_gone(name, given, context.target)
+    if gone is not None:
+        return _left(
+            gone.flag, given, gone.why, gone.gone, gone.fix, gone.rename, common | {"evidence": gone.evidence}
+        )
+    if misuse.kind == "bad_choice":
+        return _bad_choice(context, misuse, given, common)
+    return Finding(
+        code="FL-08",
+        change="value_syntax",
+        message=f"{name} does not take {given!r} at {context.target}: {misuse.detail}.",
+        fix=_typed_fix(flag, given),
+        **common,
+    )
+
+
+def _typed_fix(flag: Flag, given: str) -> str:
+    """How a value of the option's type is written."""
+    pairs = [item.partition("=") for item in given.split(",")]
+    if "json" in flag.type and all(equals for _, equals, _ in pairs):
+        values = {name.strip(): int(v) if v.strip().isdigit() else v.strip() for name, _, v in pairs}
+        return f"Write {quoted(flag.name, values)}."
+    if flag.name == "--compilation-config" and given in LEVELS:
+        return f"Write {quoted(flag.name, {'mode' if 'mode' in flag.nested else 'level': int(given)})}."
+    if "json" in flag.type:
+        return "Give valid JSON, quoted as one word."
+    return {"int": "Give a whole number.", "float": "Give a number."}.get(
+        flag.type, f"Give a value of type {flag.type}."
+    )
+
+
+def common_parts(context: Context, misuse: Misuse) -> dict[str, Any]:
+    """What every finding about a refused value has in common."""
+    flag = misuse.flag
+    return {
+        "severity": "error",
+        "place": misuse.option.place,
+        "flags": (flag.name if flag else misuse.spelled,),
+        "evidence": f"{context.target} {flag.evidence}" if flag else f"{context.target} flag table",
+        "stops": True,
+    }
+
+
+def switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> Finding:
+    """`--enable-x=False` where only `--enable-x` and `--no-enable-x` are taken."""
+    flag = misuse.flag
+    assert flag is not None  # only a known option can refuse an explicit value
+    given = misuse.values[0].text if misuse.values else misuse.detail
+    blank = " " if misuse.kind == "stray_word" else "="
+    off = given.strip().lower() in ("false", "0", "no", "off")
+    negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
+    if off and negative:
+        fix, edits = (
+            f"Write {negative} (the {blank.strip()}{given} form is refused).",
+            (Edit("rename", flag.name, negative, True),),
+        )
+    elif off:
+        fix, edits = f"Delete {flag.name}; it is off unless given.", (Edit("unset", flag.name),)
+    else:
+        fix, edits = f"Write {flag.name} alone.", (Edit("set", flag.name, value=True),)
+    return Finding(
+        code="FL-10",
+        change="value_syntax",
+        message=f"{flag.name}{blank}{given} is refused at {context.target}: the option is a switch and takes no value.",
+        fix=fix,
+        edits=edits,
+        **common,
+    )
+
+
+def _left(
+    flag: str, value: str, why: str, gone: str, fix: str | None, rename: str | None, common: dict[str, Any]
+) -> Finding:
+    """A value whose feature was taken out of the release."""
+    edits = (Edit("set", flag, value=rename, safe=False),) if rename else ()
+    return Finding(
+        code="FL-18",
+        change="removed",
+        message=f"{flag} {value} is not in the release from {gone} on: {why}.",
+        fix=fix,
+        edits=edits,
+        **common,
+    )
+
+
+def choice_history(gone: Version | None, comes: Version | None) -> str:
+    """When a choice went or comes, in brackets, where the tables know."""
+    if gone is not None:
+        return f" (it went in {gone})"
+    return f" (it exists from {comes} on)" if comes is not None else ""
+
+
+def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, Any]) -> Finding:
+    flag = misuse.flag
+    assert flag is not None  # only a known option has choices
+    choices = [str(choice) for choice in flag.choices or []]
+    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
+    listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+    since = choice_history(*context.options.choice_span(flag.name, given, context.target))
+    return Finding(
+        code="FL-09",
+        change="choice",
+        message=f"{flag.name} does not take {given!r} at {context.target}{since}; it takes {listed}.",
+        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        **common,
+    )
+
+
+def value_gone(context: Context, use: Use) -> Iterator[Finding]:
+    gone = context.changes.value_gone(use.flag.name, use.value, context.target) if use.values else None
+    if gone is None:
+        return
+    if use.flag.choices and use.value in use.flag.choices:
+        return
+    common = {
+        "severity": "error",
+        "place": use.values[0].place,
+        "flags": (use.flag.name,),
+        "evidence": gone.evidence,
+        "stops": True,
+    }
+    yield _left(gone.flag, gone.value, gone.why, gone.gone, gone.fix, gone.rename, common)
+
+
+GGUF = re.compile(r"\.gguf$|GGUF:\w+$", re.I)
+
+
+def checkpoint_gone(context: Context) -> Iterator[Finding]:
+    """A checkpoint in a quantization that left the release, where no option names it."""
+    option = "--quantization"
+    if context.engine != "vllm" or context.gives(option):
+        return
+    model = context.values.get("model")
+    method = model_facts(context.model).get("quantization")
+    if method is None and isinstance(model, str) and GGUF.search(model):
+        method = "gguf"
+    gone = context.changes.value_gone(option, method, context.target)
+    if gone is None or not gone.checkpoint:
+        return
+    yield Finding(
+        code="FL-18",
+        severity="error",
+        change="removed",
+        message=f"The checkpoint's quantization, {gone.value}, is not in the release from {gone.gone} on: {gone.why}.",
+        place=context.place_of([option, "--model"]),
+        flags=(option,),
+        fix=gone.fix,
+        evidence=gone.evidence,
+        stops=True,
+    )
+
+
+def _two_in_one(context: Context, word: Argument) -> Finding:
+    """An option and its value in one word, as a list item without a split (`- --dtype auto`)."""
+    option = word.text.split(" ", 1)[0]
+    flag = context.table.find(option)
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} is one word; the parser of {context.target} sees no option in it.",
+        place=word.place,
+        flags=(flag.name if flag else option,),
+        fix=f"Write {word.text.replace(' ', '=', 1)}, or two words.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
+DASHES = ("–", "—", "−", "‐", "‑")
+
+
+def _dash(context: Context, word: Argument) -> Finding:
+    """An option whose dashes a word processor replaced."""
+    name = "--" + word.text.lstrip("".join(DASHES) + "-")
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=f"{word.text!r} begins with a typographic dash, so the parser of {context.target} sees no option.",
+        place=word.place,
+        flags=(name.split("=", 1)[0],),
+        fix=f"Write {name} with two hyphens.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
+
+
+def _model_words(context: Context) -> int:
+    """How many of the free words are the model: one for `vllm serve`, unless --model already names it."""
+    if context.configuration.entry_point == "api_server":
+        return 0
+    use = context.use("--model")
+    if use is None or isinstance(use.option.origins[0], Entry):
+        return 1
+    return int(context.configuration.entry_point == "serve" and context.dialect.serve_model != "moved")
+
+
+def stray_words(context: Context) -> Iterator[Finding]:
+    """Words that belong to no option; the first one of `vllm serve` is the model."""
+    words = context.parsed.positionals[_model_words(context) :]
+    typographic = False
+    for word in words:
+        if word.opaque or (typographic and not word.text.startswith(DASHES)):
+            continue
+        typographic = word.text.startswith(DASHES)
+        if typographic:
+            yield _dash(context, word)
+            continue
+        blank = not word.text.strip()
+        if word.text.startswith("-") and " " in word.text:
+            yield _two_in_one(context, word)
+            continue
+        yield Finding(
+            code="FL-14",
+            severity="error",
+            change="value_syntax",
+            message="A blank follows the backslash at the end of the line, so the command ends there."
+            if blank
+            else f"{word.text!r} belongs to no option; the parser of {context.target} refuses it.",
+            place=word.place,
+            fix="Delete the blank after the backslash."
+            if blank
+            else "Delete it, or quote it together with the value it belongs to.",
+            evidence=f"{context.target} flag table",
+            stops=True,
+        )

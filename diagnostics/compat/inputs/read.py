@@ -1,0 +1,149 @@
+"""Reads a file, a command line or standard input: the kind is found from the name and the content.
+
+The readers of shell text and manifests are imported when an input needs them: a settings file does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from .base import Configuration, Source, UnreadableInput
+from .files import is_flat, read_settings
+from .nodes import Tree
+
+SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b")
+MAX_BYTES = 4 * 2**20
+COMMAND_LINE = "command line"
+STANDARD_INPUT = "standard input"
+
+
+def read_command(text: str) -> list[Configuration]:
+    """The servers of one command line. Raises UnreadableInput when it starts none."""
+    found = _commands(Source(COMMAND_LINE, text))
+    if not found:
+        raise UnreadableInput(
+            "the command line starts no server this checker knows; expected one with `vllm serve`, "
+            "`python -m vllm.entrypoints.openai.api_server`, `engine serve`, or `docker run` of a vLLM image"
+        )
+    return [_with_settings_file(configuration, Path()) for configuration in found]
+
+
+def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
+    """The configurations in a file. Raises UnreadableInput when it cannot be read or holds none."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UnreadableInput(f"{path} is larger than {MAX_BYTES // 2**20} MiB; that is no configuration")
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UnreadableInput(f"{path} is not text in UTF-8") from None
+    return read_text(text, str(path), path.parent, engine)
+
+
+def read_text(
+    text: str, name: str, folder: Path | None = None, engine: str | None = None
+) -> list[Configuration]:
+    """The configurations in a text called `name`; its kind is found from the name and the content."""
+    if not text.strip():
+        raise UnreadableInput(f"{name} is empty")
+    source = Source(name, text)
+    base = os.path.basename(name).lower()
+    suffix = os.path.splitext(base)[1]
+    if base.startswith(("dockerfile", "containerfile")) or suffix == ".dockerfile":
+        from .manifests import read_dockerfile
+
+        found = read_dockerfile(source, name)
+    elif suffix in (".yaml", ".yml", ".json"):
+        found = _read_yaml(source, engine)
+    elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
+        found = _commands(Source(name, _service_lines(text)) if suffix == ".service" else source)
+    else:
+        found = _read_either(source, engine)
+    if not found:
+        raise UnreadableInput(
+            f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
+            "no `engine serve`, no container with a vLLM image"
+        )
+    return [_with_settings_file(item, folder or Path()) for item in found]
+
+
+def _read_either(source: Source, engine: str | None) -> list[Configuration]:
+    """A text of unknown kind: a command if one is found outside YAML, else YAML."""
+    try:
+        tree = Tree(source)
+        structured = bool(tree.documents) and any(tree.items(node) for node in tree.documents)
+    except UnreadableInput:
+        structured = False
+    if structured:
+        return _read_yaml(source, engine)
+    return _commands(source)
+
+
+def _commands(source: Source) -> list[Configuration]:
+    from .commands import read_commands
+
+    return read_commands(source, source.name)
+
+
+def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
+    tree = Tree(source)
+    if not tree.documents:
+        raise UnreadableInput(f"{source.name} is empty")
+    only = tree.documents[0] if len(tree.documents) == 1 else None
+    if only is None or not is_flat(only) or SERVER.search(source.text):
+        from .manifests import ManifestReader
+
+        manifest = ManifestReader(tree, source.name).read()
+        if manifest:
+            return manifest
+    if only is None:
+        return []
+    settings = read_settings(tree, only, engine)
+    if settings is not None:
+        return [settings]
+    return _commands(source) if isinstance(tree.value(only), str) else []
+
+
+def _service_lines(text: str) -> str:
+    """A systemd unit with its keys blanked out, so that the commands and variables are shell text."""
+    lines = []
+    for line in text.split("\n"):
+        for key, shell in (("ExecStart=", " " * 10), ("Environment=", "export      ")):
+            if line.startswith(key):
+                line = shell + line[len(key) :]
+                break
+        else:
+            line = line if line.startswith((" ", "\t", "-")) else "#" + line[1:]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _with_settings_file(configuration: Configuration, folder: Path) -> Configuration:
+    """Read the file a command names with `--config FILE`; note it when it cannot be read."""
+    words = configuration.words
+    for index, word in enumerate(words[:-1]):
+        if word.text != "--config":
+            continue
+        value = words[index + 1]
+        path = folder / value.text
+        if configuration.engine != "vllm" and not path.is_file():
+            continue  # the name of a preset
+        try:
+            if value.opaque or path.stat().st_size > MAX_BYTES:
+                raise OSError
+            text = path.read_text(encoding="utf-8-sig")
+            tree = Tree(Source(str(path), text))
+            settings = (
+                read_settings(tree, tree.documents[0], configuration.engine) if tree.documents else None
+            )
+        except (OSError, UnicodeDecodeError):
+            configuration.unread = (*configuration.unread, value.text)
+            continue
+        if settings is None:
+            raise UnreadableInput(f"{path} holds no settings: expected `key: value` lines")
+        configuration.entries += settings.entries
+        configuration.duplicates += settings.duplicates
+    return configuration

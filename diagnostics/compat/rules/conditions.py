@@ -1,0 +1,280 @@
+"""The condition language of compatibility rules: three-valued, declarative, and free of ``eval``.
+
+A condition is one line of text, for instance ::
+
+    enable_chunked_prefill == false and max_num_batched_tokens < max_model_len
+
+`compile_condition` turns it into nested JSON arrays (the packed form shipped with the package), and
+`evaluate` computes such an array over a lookup of names. A name whose value nobody told is `Unknown`, and it
+spreads by Kleene's strong logic: ``false and unknown`` is false, ``true and unknown`` is unknown, and an
+`Unknown` carries the names of the facts that would settle it.
+
+Grammar: ``and or not``, comparisons (``== != < <= > >= in``, ``not in``, chained), ``+ - * / // %``, ``a if c
+else b``, lists, numbers, strings, ``true false null``, dotted names, and calls of the functions in `FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..facts.unknown import Unknown
+
+Node = list[Any]
+Lookup = Callable[[str], Any]
+
+
+class ConditionError(ValueError):
+    """A condition's text is not in the language; raised when rules are packed, never on a user's input."""
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _maximum(*values: Any) -> Any:
+    flat = [v for v in _flatten(values) if _is_number(v)]
+    return max(flat) if flat else None
+
+
+def _minimum(*values: Any) -> Any:
+    flat = [v for v in _flatten(values) if _is_number(v)]
+    return min(flat) if flat else None
+
+
+def _flatten(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (list, tuple, dict, str)) else 0
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _distinct(value: Any) -> bool:
+    items = _listed(value)
+    return len({str(item) for item in items}) == len(items)
+
+
+# Functions of known values. `coalesce`, `known` and `if` are in `evaluate`, for they decide over unknown ones.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": lambda v: abs(v) if _is_number(v) else v,
+    "basename": lambda v: _as_text(v).rstrip("/").rsplit("/", 1)[-1],
+    "ceil_div": lambda a, b: -(-a // b) if _is_number(a) and _is_number(b) and b else None,
+    "contains": lambda text, part: _as_text(part) in _as_text(text),
+    "containsany": lambda text, parts: any(_as_text(part) in _as_text(text) for part in _listed(parts)),
+    "count": _length,
+    "distinct": _distinct,
+    "endswith": lambda text, part: _as_text(text).endswith(_as_text(part)),
+    "isnumber": _is_number,
+    "items": _listed,
+    "least": _minimum,
+    "lower": lambda v: _as_text(v).lower(),
+    "max": _maximum,
+    "overlap": lambda a, b: any(item in _listed(b) for item in _listed(a)),
+    "startswith": lambda text, part: _as_text(text).startswith(_as_text(part)),
+    "text": _as_text,
+}
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def evaluate(node: Node, lookup: Lookup) -> Any:
+    """The value of a compiled condition: any plain value, or `Unknown`. Never raises on odd values.
+
+    Arithmetic over null is null and an order comparison with null is false; an order comparison of things that
+    have no order (a word against a number) is false as well, since readers report such values themselves.
+    """
+    kind = node[0]
+    if kind == "lit":
+        return node[1]
+    if kind == "name":
+        return lookup(node[1])
+    if kind in ("and", "or"):
+        return _junction(node, lookup, stop=kind == "or")
+    if kind == "not":
+        value = evaluate(node[1], lookup)
+        return value if isinstance(value, Unknown) else not value
+    if kind == "if":
+        return _choice(node, lookup)
+    if kind == "call":
+        return _call(node[1], node[2:], lookup)
+    values = [evaluate(part, lookup) for part in node[1:]]
+    missing = _missing(values)
+    if missing:
+        return missing
+    if kind == "list":
+        return values
+    return _binary(kind, values[0], values[1])
+
+
+def _missing(values: Iterable[Any]) -> Unknown | None:
+    names = [v.missing for v in values if isinstance(v, Unknown)]
+    return Unknown(frozenset().union(*names)) if names else None
+
+
+def _junction(node: Node, lookup: Lookup, stop: bool) -> Any:
+    open_values = []
+    for part in node[1:]:
+        value = evaluate(part, lookup)
+        if isinstance(value, Unknown):
+            open_values.append(value)
+        elif bool(value) is stop:
+            return stop
+    return _missing(open_values) or (not stop)
+
+
+def _choice(node: Node, lookup: Lookup) -> Any:
+    test = evaluate(node[1], lookup)
+    if not isinstance(test, Unknown):
+        return evaluate(node[2] if test else node[3], lookup)
+    first, second = evaluate(node[2], lookup), evaluate(node[3], lookup)
+    if not isinstance(first, Unknown) and not isinstance(second, Unknown) and first == second:
+        return first
+    return _missing([test, first, second])
+
+
+def _call(name: str, arguments: list[Node], lookup: Lookup) -> Any:
+    values = [evaluate(part, lookup) for part in arguments]
+    if name == "known":
+        return not isinstance(values[0], Unknown)
+    if name == "coalesce":
+        return next((value for value in values if value is not None), None)
+    missing = _missing(values)
+    return missing or FUNCTIONS[name](*values)
+
+
+def _binary(kind: str, left: Any, right: Any) -> Any:
+    if kind == "==":
+        return _equal(left, right)
+    if kind == "!=":
+        return not _equal(left, right)
+    if kind == "in":
+        return any(_equal(left, item) for item in _listed(right))
+    if kind in _ORDER:
+        comparable = _is_number(left) and _is_number(right)
+        return _ORDER[kind](left, right) if comparable else False
+    if not (_is_number(left) and _is_number(right)):
+        return None
+    if kind in ("/", "//", "%") and right == 0:
+        return None
+    return _ARITHMETIC[kind](left, right)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    # Python's True == 1 would let `flag == true` match a count of one.
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    return left == right
+
+
+def compile_condition(text: str) -> Node:
+    """The packed form of a condition's text; raises `ConditionError` naming what is not in the language."""
+    import ast
+
+    try:
+        tree = ast.parse(f"({text.strip()})", mode="eval")
+    except SyntaxError as error:
+        raise ConditionError(f"{text!r}: {error.msg}") from error
+    return _compile(tree.body, text)
+
+
+def _compile(tree: Any, source: str) -> Node:
+    import ast
+
+    def sub(part: Any) -> Node:
+        return _compile(part, source)
+
+    match tree:
+        case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):
+            return ["lit", value]
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return ["lit", _CONSTANTS[name]]
+        case ast.Name() | ast.Attribute():
+            return ["name", _dotted(tree, source)]
+        case ast.List(elts=items):
+            return ["list", *map(sub, items)]
+        case ast.BoolOp(op=op, values=values):
+            return ["and" if isinstance(op, ast.And) else "or", *map(sub, values)]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return ["not", sub(operand)]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return ["lit", -number]
+        case ast.BinOp(left=left, op=op, right=right):
+            return [_symbol(op, source), sub(left), sub(right)]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ["if", sub(test), sub(body), sub(orelse)]
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return _comparison([left, *comparators], ops, source)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            if name not in FUNCTIONS and name not in ("known", "coalesce"):
+                raise ConditionError(f"{source!r}: no function named {name}")
+            return ["call", name, *map(sub, arguments)]
+    raise ConditionError(f"{source!r}: {type(tree).__name__} is not in the condition language")
+
+
+def _comparison(operands: list[Any], ops: list[Any], source: str) -> Node:
+    parts = []
+    for left, op, right in zip(operands, ops, operands[1:], strict=False):
+        symbol = _symbol(op, source)
+        pair = [_compile(left, source), _compile(right, source)]
+        parts.append(["not", ["in", *pair]] if symbol == "not in" else [symbol, *pair])
+    return parts[0] if len(parts) == 1 else ["and", *parts]
+
+
+def _dotted(tree: Any, source: str) -> str:
+    import ast
+
+    if isinstance(tree, ast.Name):
+        return tree.id
+    if isinstance(tree, ast.Attribute):
+        return f"{_dotted(tree.value, source)}.{tree.attr}"
+    raise ConditionError(f"{source!r}: a name is words joined by dots")
+
+
+def _symbol(op: Any, source: str) -> str:
+    symbols = {
+        "Eq": "==", "NotEq": "!=", "Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=", "In": "in", "NotIn": "not in",
+        "Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%",
+    }  # fmt: skip
+    name = type(op).__name__
+    if name not in symbols:
+        raise ConditionError(f"{source!r}: operator {name} is not in the condition language")
+    return symbols[name]
+
+
+def names(node: Node) -> set[str]:
+    """Every name a compiled condition reads."""
+    if node[0] == "name":
+        return {node[1]}
+    return {name for part in node[1:] if isinstance(part, list) for name in names(part)}

@@ -1,0 +1,182 @@
+"""Fixes: what the target refuses is rewritten, and everything a person wrote around it stays."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from camshaft.diagnostics.compat.checks.findings import Result
+from camshaft.diagnostics.compat.fix.plan import Plan, plan
+from camshaft.diagnostics.compat.inputs.base import Configuration
+from camshaft.diagnostics.compat.inputs.read import read_command, read_text
+from camshaft.diagnostics.compat.run import check_all
+
+SETTINGS = """\
+# our production server
+model: Qwen/Qwen3-8B
+
+# memory
+swap-space: 6   # GiB a GPU
+gpu-memory-utilization: 0.90
+# how many at once
+max-num-seqs: 64
+enable-prefix-caching: false  # benchmark
+served-model-name: "qwen"
+"""
+
+
+def judged(configuration: Configuration, target: str) -> Result:
+    (result,) = check_all([configuration], targets=[target])
+    return result
+
+
+def fixed(text: str, target: str, unsafe: bool = False, name: str = "vllm.yaml") -> tuple[str, Plan]:
+    (configuration,) = read_text(text, name)
+    made = plan(configuration, judged(configuration, target), unsafe)
+    return made.texts.get(name, (text, text))[1], made
+
+
+def fixed_command(command: str, target: str, unsafe: bool = False) -> str:
+    (configuration,) = read_command(command)
+    made = plan(configuration, judged(configuration, target), unsafe)
+    return made.texts.get("command line", (command, command))[1]
+
+
+def test_settings_keep_comments_order_and_quotes() -> None:
+    new, made = fixed(SETTINGS, "0.18.0")
+    assert new == SETTINGS.replace("swap-space: 6   # GiB a GPU\n", "").replace(
+        "enable-prefix-caching: false  # benchmark", "no-enable-prefix-caching: true # benchmark"
+    )
+    assert "-swap-space: 6" in made.diff()
+
+
+def test_fixed_settings_have_nothing_left_to_fix() -> None:
+    new, _ = fixed(SETTINGS, "0.18.0")
+    again, made = fixed(new, "0.18.0")
+    assert again == new
+    assert made.diff() == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "expected"),
+    [
+        ("vllm serve m --swap-space 4 --port 1", "0.18.0", "vllm serve m --port 1"),
+        ("vllm serve m --port 1 --swap-space=4", "0.18.0", "vllm serve m --port 1"),
+        ("vllm serve m --enable-chunked-prefill=False", "0.11.0", "vllm serve m --no-enable-chunked-prefill"),
+        (
+            "vllm serve m --enable-chunked-prefill False -tp 2",
+            "0.11.0",
+            "vllm serve m --no-enable-chunked-prefill -tp 2",
+        ),
+        ("vllm serve m \\\n  --swap-space 4 \\\n  --port 1\n", "0.18.0", "vllm serve m \\\n  --port 1\n"),
+        ("vllm serve m \\\n  --port 1 \\\n  --swap-space 4\n", "0.18.0", "vllm serve m \\\n  --port 1\n"),
+        ("vllm serve m --task embed", "0.13.0", "vllm serve m --runner pooling --convert embed"),
+        (
+            "vllm serve m --worker-use-ray -tp 2",
+            "0.9.2",
+            "vllm serve m -tp 2 --distributed-executor-backend ray",
+        ),
+        (
+            "vllm serve m --speculative_model [ngram] --num_speculative_tokens 5 --ngram-prompt-lookup-max 4 --port 1",
+            "0.18.0",
+            "vllm serve m --port 1 --speculative-config "
+            '\'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}\'',
+        ),
+        (
+            'vllm serve m --rope-scaling \'{"rope_type": "yarn"}\' --hf-overrides \'{"a": 1}\'',
+            "0.18.0",
+            'vllm serve m --hf-overrides \'{"rope_scaling": {"rope_type": "yarn"}, "a": 1}\'',
+        ),
+        ("vllm serve m --gpu-memory-util 0.9", "0.18.0", "vllm serve m --gpu-memory-utilization 0.9"),
+    ],
+)
+def test_commands(command: str, target: str, expected: str) -> None:
+    assert fixed_command(command, target) == expected
+    assert judged(read_command(expected)[0], target).starts
+
+
+def test_script_with_variables() -> None:
+    script = '#!/bin/sh\nARGS="--swap-space 4 --seed 1"  # keep\nvllm serve m $ARGS --port 1\n'
+    new, _ = fixed(script, "0.18.0", name="run.sh")
+    assert new == script.replace("--swap-space 4 ", "")
+
+
+MANIFEST = """\
+kind: Pod
+spec:
+  containers:
+  - name: vllm   # the server
+    image: vllm/vllm-openai:v0.17.0
+    args:
+    - --model=m
+    - --swap-space   # gone
+    - "4"
+    - --port=80
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MANIFEST, MANIFEST.replace('    - --swap-space   # gone\n    - "4"\n', "")),
+        (
+            'kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    args: ["--model", "m", "--swap-space", "4"]\n',
+            'kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    args: ["--model", "m"]\n',
+        ),
+        (
+            "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    command: [sh, -c]\n    args:\n    - |\n"
+            "      set -e\n      vllm serve m \\\n        --swap-space 4 \\\n        --port 80\n",
+            "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    command: [sh, -c]\n    args:\n    - |\n"
+            "      set -e\n      vllm serve m \\\n        --port 80\n",
+        ),
+    ],
+)
+def test_manifests(text: str, expected: str) -> None:
+    new, _ = fixed(text, "0.18.0", name="pod.yaml")
+    assert new == expected
+
+
+def test_unsafe_fixes_are_left_unless_asked_for() -> None:
+    text = "model: m\nquantization: auto-round\n"
+    new, made = fixed(text, "0.15.0")
+    assert new == text
+    assert [edit.flag for edit in made.left] == ["--quantization"]
+    new, _ = fixed(text, "0.15.0", unsafe=True)
+    assert new == "model: m\nquantization: inc\n"
+
+
+COMMENT = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
+KEYS = st.lists(
+    st.sampled_from(
+        [
+            ("model", "m"), ("swap-space", 4), ("max-num-seqs", 8), ("use-v2-block-manager", True),
+            ("enable-prefix-caching", False), ("num-scheduler-steps", 8), ("seed", 3), ("max-model-len", 4096),
+        ]
+    ),
+    min_size=1,
+    unique_by=lambda item: item[0],
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(KEYS, st.lists(st.one_of(st.none(), COMMENT), min_size=9, max_size=9), st.booleans())
+def test_no_comment_and_no_other_key_is_lost(
+    keys: list[tuple[str, object]], comments: list[str | None], underscores: bool
+) -> None:
+    lines: list[str] = []
+    for (key, value), comment in zip(keys, comments, strict=False):
+        if comment:
+            lines.append(f"# {comment}")
+        name = key.replace("-", "_") if underscores else key
+        lines.append(f"{name}: {str(value).lower() if isinstance(value, bool) else value}")
+    text = "\n".join(lines) + "\n"
+    new, _ = fixed(text, "0.18.0")
+    for comment in comments[: len(keys)]:
+        if comment:
+            assert f"# {comment}\n" in new
+    before, after = yaml.safe_load(text), yaml.safe_load(new) or {}
+    gone = {"swap-space", "use-v2-block-manager", "num-scheduler-steps", "enable-prefix-caching"}
+    kept = {key: value for key, value in before.items() if key.replace("_", "-") not in gone}
+    assert {key: value for key, value in after.items() if not str(key).startswith("no-")} == kept
