@@ -121,10 +121,16 @@ def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, r
         if group_of(name) != group:
             group = group_of(name)
             click.echo(f"\n# {group}")
-        origin = effective.origin + (f": {effective.why}" if effective.why else "")
+        why = effective.why.removeprefix(f"{effective.origin} ")  # "policy naive" says it itself
+        origin = effective.origin + (f": {why}" if why else "")
         click.echo(f"{name + ':':<{width + 1}} {_shown(name, effective.value):<24}  # {origin}")
     if refusal:
-        click.echo(f"\n`engine serve` refuses this on {where}:\n{refusal}".replace("\n", "\n# "), err=True)
+        click.echo(
+            f"\n`engine serve` refuses this {'on ' + where if hardware else 'here'}:\n{refusal}".replace(
+                "\n", "\n# "
+            ),
+            err=True,
+        )
 
 
 def _shown(name: str, value: Any) -> str:

@@ -168,7 +168,7 @@ def _max_tokens(
         name, asked = "max_completion_tokens", body.max_completion_tokens
     if asked is None:
         fallback = COMPLETION_MAX_TOKENS if isinstance(body, CompletionRequest) else room
-        return min(defaults.max_tokens or fallback, room), False
+        return min(fallback, defaults.max_tokens or fallback, room), False
     if asked == 0 and isinstance(body, CompletionRequest) and body.echo:
         return 1, True
     if asked < 1:

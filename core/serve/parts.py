@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ def parts_of(resolved: Resolved, folder: Path) -> Parts:
     """The parts for a resolved configuration whose model lies in `folder`."""
     config = with_key_from_environment(resolved.config)
     given = {
-        name: "(set)" if name in _SECRET else effective.value
+        name: "(set)" if name in _SECRET else _shown(effective.value)
         for name, effective in resolved.values.items()
         if effective.origin in ("given", "preset") and effective.value is not None
     }
@@ -47,6 +48,11 @@ def parts_of(resolved: Resolved, folder: Path) -> Parts:
         device="GPU" if config.device == "cuda" else "CPU",
         given=given,
     )
+
+
+def _shown(value: Any) -> Any:
+    """Lists and mappings as JSON, so that a line of the log stays readable."""
+    return json.dumps(value) if isinstance(value, (tuple, list, dict)) else value
 
 
 def with_key_from_environment(config: ServeConfig) -> ServeConfig:

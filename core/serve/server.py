@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import resource
@@ -282,7 +283,9 @@ def bind(config: ServeConfig) -> socket.socket:
         return listener
     except OSError as error:
         where = config.uds or f"{config.host}:{config.port}"
-        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from error
+        taken = error.errno == errno.EADDRINUSE
+        hint = "; stop what listens there, or give another one (--port 0 is any free one)" if taken else ""
+        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}{hint}") from error
 
 
 def _address(config: ServeConfig, listener: socket.socket) -> str:

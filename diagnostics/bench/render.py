@@ -111,7 +111,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         "ITL p50",
         "ITL p99",
     ):
-        table.add_column(name, justify="left" if name == "policy" else "right")
+        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=name == "policy")
     for run in comparison.runs:
         ttft, itl = run.result.ttft_ms, run.result.itl_ms
         table.add_row(

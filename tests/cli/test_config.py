@@ -27,7 +27,7 @@ def test_show_prints_every_value_with_its_origin_as_yaml() -> None:
     lines = {line.split(":")[0]: line for line in result.stdout.splitlines() if ":" in line}
     assert "# given: --set max-num-seqs" in lines["max_num_seqs"]
     assert "# preset: cpu-demo.yaml:" in lines["model"]
-    assert "# policy: " in lines["enable_chunked_prefill"]
+    assert "# policy: continuous-chunked" in lines["enable_chunked_prefill"]
 
 
 def test_show_as_json_names_hardware_policy_and_refusal() -> None:

@@ -39,7 +39,9 @@ def build(place: Path, make: Callable[[Path], None]) -> Path:
             if not place.is_dir():
                 _build_locked(place, make)
     except OSError as error:
-        raise ModelError(f"{place}: cannot be written: {error}") from error
+        raise ModelError(
+            f"{place}: cannot be written: {error.strerror or error}; set CAMSHAFT_CACHE to a folder that can"
+        ) from error
     return place
 
 

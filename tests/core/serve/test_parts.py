@@ -11,7 +11,10 @@ import pytest
 from camshaft.core.config import ServeConfig, load_config, resolve
 from camshaft.core.errors import ConfigError
 from camshaft.core.serve.files import check_certificate, read_chat_template, sampling_defaults
+from camshaft.core.serve.params import SamplingDefaults, wanted
 from camshaft.core.serve.parts import parts_of
+from camshaft.core.serve.service import ModelLimits
+from camshaft.core.serve.wire import ChatRequest, CompletionRequest, Message
 
 
 def config(**values: Any) -> ServeConfig:
@@ -41,6 +44,19 @@ def test_overrides_win_and_vllm_ignores_the_model(folder: Path) -> None:
     assert (dict(ignored.values), ignored.max_tokens) == ({}, None)
     other = sampling_defaults(config(generation_config=str(folder)), None)
     assert other.values["top_k"] == 20
+
+
+@pytest.mark.parametrize(
+    ("most", "completion", "expected"),
+    [(512, True, 16), (5, True, 5), (512, False, 99), (7, False, 7), (None, False, 99)],
+)
+def test_the_model_s_own_length_never_lengthens(most: int | None, completion: bool, expected: int) -> None:
+    """A completion that asks for no length gets OpenAI's 16 tokens; a chat, what there is room for."""
+    defaults = SamplingDefaults(max_tokens=most)
+    message = [Message("user", "x")]
+    body = CompletionRequest(prompt="x") if completion else ChatRequest(messages=message)
+    limits = ModelLimits(max_model_len=100, vocab_size=10, max_prompt_chars=None)
+    assert wanted(body, 1, (), limits, defaults).params.max_tokens == expected
 
 
 def test_a_greedy_generation_config_sets_no_temperature(tmp_path: Path) -> None:
