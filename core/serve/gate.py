@@ -92,7 +92,8 @@ class Gate:
 
     def _account(self, scope: Scope, method: str, status: int, begun_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        self._metrics.count_http(method, route, status or 499)
+        duration_s = time.monotonic() - begun_s
+        self._metrics.count_http(method, route, status or 499, duration_s)
         if not self._access_log or scope["path"] in _QUIET_PATHS:
             return
         client = scope.get("client")
@@ -101,7 +102,7 @@ class Gate:
             method=method,
             path=scope["path"][:256],
             status=status or 499,
-            duration_ms=round((time.monotonic() - begun_s) * 1e3, 1),
+            duration_ms=round(duration_s * 1e3, 1),
             client=f"{client[0]}:{client[1]}" if client else "-",
             **_tokens(scope),
         )

@@ -1,4 +1,4 @@
-"""Prometheus metrics under vLLM 0.18's names and labels, so that existing dashboards work.
+"""Prometheus metrics under vLLM's names and labels (0.18, and what its dashboards of 0.33 ask for).
 
 Histograms are plain lists bumped by bisection: an observation costs well under a microsecond, and
 prometheus-client sees them only when someone scrapes.
@@ -28,6 +28,8 @@ _REQUEST_S += [120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0]
 _STEP_TOKENS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 _STEP_S = [0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 _N = [1, 2, 5, 10, 20]
+_PREEMPTIONS = [1, 2, 3, 4, 5, 10, 20]
+_HTTP_S = [0.1, 0.5, 1.0]  # as prometheus-fastapi-instrumentator's, whose names the HTTP metrics have
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -80,6 +82,7 @@ class Metrics(Collector):
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.http: dict[tuple[str, str, str], int] = {}
+        self.http_s: dict[tuple[str, str], Histogram] = {}
         self._sized(32768)
         self.histograms: dict[str, tuple[str, Histogram]] = {
             "time_to_first_token_seconds": ("Time to first token in seconds.", Histogram(_TTFT_S)),
@@ -95,6 +98,7 @@ class Metrics(Collector):
             "request_decode_time_seconds": ("Time spent in DECODE in seconds.", Histogram(_REQUEST_S)),
             "iteration_tokens_total": ("Tokens per engine step.", Histogram(_STEP_TOKENS)),
             "request_params_n": ("The n request parameter.", Histogram(_N)),
+            "request_num_preemptions": ("Times a request was preempted.", Histogram(_PREEMPTIONS)),
         }
 
     def _sized(self, max_model_len: int) -> None:
@@ -164,6 +168,7 @@ class Metrics(Collector):
             observe["request_decode_time_seconds"][1].observe(timing.decode_ms / 1e3)
             inference_ms = timing.prefill_ms + timing.decode_ms
             observe["request_inference_time_seconds"][1].observe(inference_ms / 1e3)
+            observe["request_num_preemptions"][1].observe(timing.preemptions)
 
     def count_aborted(self, sequences: int) -> None:
         """Sequences ended by their client."""
@@ -178,10 +183,11 @@ class Metrics(Collector):
         for duration_ms in stats.step_ms:
             self.step_s.observe(duration_ms / 1e3)
 
-    def count_http(self, method: str, handler: str, status: int) -> None:
+    def count_http(self, method: str, handler: str, status: int, duration_s: float) -> None:
         """One answered HTTP request; `handler` is the route, never a path a client made up."""
         key = (method, handler, f"{status // 100}xx")
         self.http[key] = self.http.get(key, 0) + 1
+        self.http_s.setdefault((method, handler), Histogram(_HTTP_S)).observe(duration_s)
 
     # what a scrape reads
 
@@ -190,23 +196,8 @@ class Metrics(Collector):
         for name, (text, histogram) in {**self.histograms, **self.sized}.items():
             yield self._histogram(f"vllm:{name}", text, histogram)
         yield self._histogram("camshaft:step_duration_seconds", "Duration of a step in seconds.", self.step_s)
-        yield self._prompt_tokens_by_source()
-        reasons = CounterMetricFamily(
-            "vllm:request_success",
-            "Count of successfully processed requests.",
-            labels=["model_name", "engine", "finished_reason"],
-        )
-        for reason, count in self.finished.items():
-            reasons.add_metric([*self._labels, reason], count)
-        yield reasons
-        http = CounterMetricFamily(
-            "http_requests",
-            "HTTP requests by method, status and handler.",
-            labels=["method", "handler", "status"],
-        )
-        for (method, handler, status), count in self.http.items():
-            http.add_metric([method, handler, status], count)
-        yield http
+        yield from self._split_families()
+        yield from self._http_families()
         if self.ready is not None:
             yield self._cache_config(self.ready)
 
@@ -247,15 +238,67 @@ class Metrics(Collector):
         family.add_metric(self._labels, buckets=histogram.cumulative(), sum_value=histogram.sum)
         return family
 
-    def _prompt_tokens_by_source(self) -> Metric:
-        family = CounterMetricFamily(
-            "vllm:prompt_tokens_by_source",
-            "Prompt tokens by where their keys and values came from.",
-            labels=["model_name", "engine", "source"],
+    def _split_families(self) -> Iterator[Metric]:
+        """Figures that carry one more label."""
+        computed, cached = self.prompt_tokens - self.prompt_tokens_cached, self.prompt_tokens_cached
+        hits, waiting = (self.stats.prefix_hits, self.stats.waiting) if self.stats else (0, 0)
+        counters = (
+            ("request_success", "Finished requests by reason.", "finished_reason", self.finished),
+            (
+                "prompt_tokens_by_source",
+                "Prompt tokens by where their keys and values came from.",
+                "source",
+                {"local_compute": computed, "local_cache_hit": cached},
+            ),
+            (
+                "prompt_tokens_cached_by_source",
+                "Prefix hits by the memory that held them.",
+                "source",
+                {"device": hits},
+            ),
         )
-        family.add_metric([*self._labels, "local_compute"], self.prompt_tokens - self.prompt_tokens_cached)
-        family.add_metric([*self._labels, "local_cache_hit"], self.prompt_tokens_cached)
+        for name, text, label, values in counters:
+            yield self._split(CounterMetricFamily, f"vllm:{name}", text, label, values)
+        gauges = (
+            (
+                "num_requests_waiting_by_reason",
+                "Waiting requests by reason; no adapter or transfer ever defers one here.",
+                "reason",
+                {"capacity": waiting, "deferred": 0},
+            ),
+            (
+                "engine_sleep_state",
+                "awake = 1: this engine never sleeps.",
+                "sleep_state",
+                {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
+            ),
+        )
+        for name, text, label, values in gauges:
+            yield self._split(GaugeMetricFamily, f"vllm:{name}", text, label, values)
+
+    def _split(self, kind: Any, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+        family = kind(name, text, labels=["model_name", "engine", label])
+        for value, number in values.items():
+            family.add_metric([*self._labels, value], number)
         return family
+
+    def _http_families(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "http_requests",
+            "HTTP requests by method, status and handler.",
+            labels=["method", "handler", "status"],
+        )
+        for (method, handler, status), count in self.http.items():
+            requests.add_metric([method, handler, status], count)
+        yield requests
+        durations = HistogramMetricFamily(
+            "http_request_duration_seconds",
+            "Duration of HTTP requests by method and handler, to the end of the answer.",
+            labels=["method", "handler"],
+        )
+        for key, histogram in self.http_s.items():
+            durations.add_metric(key, buckets=histogram.cumulative(), sum_value=histogram.sum)
+        yield durations
 
     def _cache_config(self, ready: Ready) -> Metric:
         labels = {

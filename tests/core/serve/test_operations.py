@@ -13,6 +13,13 @@ from serve_support import Running, events, running_server
 from camshaft import __version__
 
 COMPLETIONS = "/v1/completions"
+SPLIT = (
+    "le",
+    "finished_reason",
+    "sleep_state",
+    "reason",
+    "source",
+)  # labels that tell samples of one name apart
 
 
 def test_models(server: Running) -> None:
@@ -123,13 +130,15 @@ def test_metrics(model_folder: Path) -> None:
         server.post(COMPLETIONS, {"prompt": "over", "temperature": 0, "max_tokens": 1})
         text = server.get("/metrics").text
     samples = {
-        (sample.name, sample.labels.get("finished_reason") or sample.labels.get("le") or ""): sample
+        (sample.name, next((sample.labels[name] for name in SPLIT if name in sample.labels), "")): sample
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
     value = {key: sample.value for key, sample in samples.items()}
     assert value["vllm:request_success_total", "stop"] == 2
     assert value["vllm:request_success_total", "length"] == 1
+    assert value["vllm:engine_sleep_state", "awake"] == 1
+    assert value["vllm:request_num_preemptions_bucket", "1.0"] == 3
     assert value["vllm:num_requests_running", ""] == value["vllm:kv_cache_usage_perc", ""] == 0
     assert value["vllm:time_to_first_token_seconds_count", ""] == 3
     assert value["vllm:e2e_request_latency_seconds_count", ""] == 3
@@ -143,6 +152,11 @@ def test_metrics(model_folder: Path) -> None:
     assert samples["vllm:cache_config_info", ""].labels["block_size"] == "16"
     assert {name for name, _ in samples} >= {
         "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting_by_reason",
+        "vllm:engine_sleep_state",
+        "vllm:prompt_tokens_cached_by_source_total",
+        "vllm:request_num_preemptions_bucket",
+        "http_request_duration_seconds_bucket",
         "vllm:num_preemptions_total",
         "vllm:prompt_tokens_total",
         "vllm:prefix_cache_queries_total",
