@@ -6,7 +6,6 @@ stands in one file under one guard share a run that keeps their lines only.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -50,6 +49,8 @@ class Record:
 
 def digest(guard: str) -> str:
     """Eight hexadecimal digits that change when the conditions around a rule's code do."""
+    import hashlib  # a check never needs it
+
     return hashlib.blake2s(guard.encode(), digest_size=4).hexdigest()
 
 
