@@ -11,6 +11,7 @@ CamshaftError
     ├── StateError       an illegal transition of a request
     ├── IntegrityError   an invariant of the cache or the rows is broken
     ├── Stall            nothing can progress, and why
+    ├── OutOfMemory      the device has no memory left for a step
     └── EngineDead       the engine process has gone
 """
 
@@ -63,6 +64,10 @@ class IntegrityError(EngineError):
 
 class Stall(EngineError):
     """Nothing can progress; the message says what every candidate is missing."""
+
+
+class OutOfMemory(EngineError):
+    """The device has no memory left for a step; a smaller one may run."""
 
 
 class EngineDead(EngineError):

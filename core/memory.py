@@ -357,6 +357,33 @@ def default_graph_sizes(max_num_seqs: int, limit: int = 512) -> int:
     return sum(size <= top for size in (1, 2, 4)) + top // 8
 
 
+def capture_sizes(
+    max_num_seqs: int,
+    *,
+    eager: bool = False,
+    sizes: tuple[int, ...] | None = None,
+    limit: int | None = None,
+) -> tuple[int, ...]:
+    """Batch sizes that this engine captures as graphs, ascending: every one up to 8, every 8 up to 256, every 16
+    up to 512, and `max_num_seqs` itself if that is no more than 512.
+
+    `sizes` replaces them; `limit` (vLLM's max_cudagraph_capture_size) replaces 512, 0 captures nothing. No size
+    is above `max_num_seqs`, but the smallest of `sizes` that holds it. Raises ConfigError for a size below 1.
+    """
+    if eager or limit == 0:
+        return ()
+    if sizes is not None:
+        if any(size < 1 for size in sizes):
+            raise ConfigError(f"cudagraph_capture_sizes: {list(sizes)}; a batch has 1 sequence or more")
+        wanted = sorted(size for size in set(sizes) if limit is None or size <= limit)
+        whole = next((size for size in wanted if size >= max_num_seqs), max_num_seqs)
+        return tuple(size for size in wanted if size <= whole)
+    top = min(max_num_seqs, 512 if limit is None else limit)
+    return tuple(
+        sorted({n for n in (*range(1, 9), *range(16, 257, 8), *range(272, top, 16)) if n < top} | {top})
+    )
+
+
 def quantization_for(shape: ModelShape, override: str | None) -> Quantization:
     """The storage scheme in force: the configuration's, else the checkpoint's own. Raises ModelError."""
     return quantization_named(override) if override else stored_quantization(shape.raw)

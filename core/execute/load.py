@@ -9,13 +9,22 @@ import torch
 from ...kernels.threads import usable_cores
 from ..config.hardware import find_hardware
 from ..errors import CapacityError, ConfigError
-from ..memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, DeviceMemory, MemoryBudget, MemorySettings, memory_budget
-from ..model.base import Model
+from ..memory import (
+    CAMSHAFT_CPU,
+    CAMSHAFT_CUDA,
+    DeviceMemory,
+    Measured,
+    MemoryBudget,
+    MemorySettings,
+    capture_sizes,
+    memory_budget,
+)
 from ..model.loading.hub import locate
 from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
 from ..shape import ModelShape
-from .torch_executor import Limits
+from .accelerator import accelerator_of
+from .limits import Limits, Loaded
 
 if TYPE_CHECKING:
     from ..config import ServeConfig
@@ -25,17 +34,31 @@ FP8_CACHES = ("fp8", "fp8_e4m3")
 CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory is not the engine's alone
 
 
-def load_model(config: ServeConfig) -> tuple[Model, Limits]:
-    """Loads the model; sizes rows and cache. Raises ModelError, CapacityError or ConfigError."""
+def load_model(config: ServeConfig) -> Loaded:
+    """Loads the model; sizes rows and cache by prediction. Raises ModelError, CapacityError or ConfigError."""
     device = device_of(config.device)
+    hardware = find_hardware(device.type)
+    if hardware is None:
+        raise ConfigError(f"device: {device.type} is not on this machine")
     folder = locate(config.model)
     shape = model_shape(folder)
     dtype = dtype_of(config.dtype, device)
-    limits = limits_of(config, shape, device, dtype)
+    free = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name)
+    limits = limits_of(config, shape, device, dtype, free)
     if device.type == "cpu":
         set_threads(shape)
     fp8 = config.quantization == "fp8" and device.type == "cuda"
-    return open_model(folder, shape, device, dtype, quantize_fp8=fp8), limits
+    model = open_model(folder, shape, device, dtype, quantize_fp8=fp8)
+    accelerator = accelerator_of(device)
+    if accelerator is None:
+        return Loaded(model, limits)
+    accelerator.release_cached()
+
+    def fit(measured: Measured) -> Limits:
+        return limits_of(config, shape, device, dtype, free, measured)
+
+    others = 0 if hardware.free_bytes is None else hardware.memory_bytes - hardware.free_bytes
+    return Loaded(model, limits, fit, accelerator.allocated_bytes(), others)
 
 
 def set_threads(shape: ModelShape) -> None:
@@ -88,14 +111,23 @@ def cache_dtype_of(
     return torch.float8_e4m3fn
 
 
-def limits_of(config: ServeConfig, shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Limits:
+def limits_of(
+    config: ServeConfig,
+    shape: ModelShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    memory: DeviceMemory,
+    measured: Measured | None = None,
+) -> Limits:
     """Blocks by the memory budget, never more than all rows at full length could use. Raises CapacityError."""
     block_size = config.block_size or 16
     rows = config.max_num_seqs or (64 if device.type == "cpu" else 256)
     length = shape.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > 0:
         length = config.max_model_len
-    budget = _budget(config, shape, device, dtype, length)
+    settings = _settings(config, device, dtype, length, rows)
+    rule = CAMSHAFT_CPU if device.type == "cpu" else CAMSHAFT_CUDA
+    budget = memory_budget(shape, memory, settings, rule, measured)
     blocks = budget.num_blocks
     if config.num_gpu_blocks_override is None:
         if device.type == "cpu" and config.kv_cache_memory_bytes is None:
@@ -110,7 +142,7 @@ def limits_of(config: ServeConfig, shape: ModelShape, device: torch.device, dtyp
             f"max_model_len {length}; lower max_model_len or give the cache more memory"
         )
     cache_bytes = blocks * _block_bytes(budget)
-    memory = {**dict(budget.rows()), "KV cache": cache_bytes, "KV blocks": blocks, "rule": budget.rule}
+    told = {**dict(budget.rows()), "KV cache": cache_bytes, "KV blocks": blocks, "rule": budget.rule}
     return Limits(
         num_blocks=blocks,
         block_size=block_size,
@@ -118,7 +150,9 @@ def limits_of(config: ServeConfig, shape: ModelShape, device: torch.device, dtyp
         max_model_len=length,
         seed=config.seed or 0,
         cache_dtype=cache_dtype_of(config.kv_cache_dtype, shape, device, dtype),
-        memory=memory,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        capture_sizes=sizes_of(config, rows, device),
+        memory=told,
     )
 
 
@@ -126,24 +160,30 @@ def _block_bytes(budget: MemoryBudget) -> int:
     return budget.bytes_per_token * budget.block_size
 
 
-def _budget(
-    config: ServeConfig, shape: ModelShape, device: torch.device, dtype: torch.dtype, length: int
-) -> MemoryBudget:
-    hardware = find_hardware(device.type)
-    if hardware is None:
-        raise ConfigError(f"device: {device.type} is not on this machine")
-    name = str(dtype).removeprefix("torch.")
-    settings = MemorySettings(
+def sizes_of(config: ServeConfig, rows: int, device: torch.device) -> tuple[int, ...]:
+    """Decode batches that are captured as graphs. Raises ConfigError."""
+    return capture_sizes(
+        rows,
+        eager=config.enforce_eager or device.type == "cpu",
+        sizes=config.cudagraph_capture_sizes,
+        limit=config.max_cudagraph_capture_size,
+    )
+
+
+def _settings(
+    config: ServeConfig, device: torch.device, dtype: torch.dtype, length: int, rows: int
+) -> MemorySettings:
+    on_cpu = device.type == "cpu"
+    return MemorySettings(
         max_num_batched_tokens=config.max_num_batched_tokens or 512,
-        max_num_seqs=config.max_num_seqs or 64,
+        max_num_seqs=rows,
         max_model_len=1 if config.max_model_len == -1 else length,
         block_size=config.block_size or 16,
         gpu_memory_utilization=config.gpu_memory_utilization,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
         num_blocks=config.num_gpu_blocks_override,
-        kv_cache_dtype="auto" if device.type == "cpu" else config.kv_cache_dtype,
-        dtype=name,
-        quantization="none" if device.type == "cpu" else config.quantization,  # a CPU holds FP8 as `dtype`
+        kv_cache_dtype="auto" if on_cpu else config.kv_cache_dtype,
+        dtype=str(dtype).removeprefix("torch."),
+        quantization="none" if on_cpu else config.quantization,  # a CPU holds FP8 as `dtype`
+        num_graph_sizes=len(sizes_of(config, rows, device)),
     )
-    free = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name)
-    return memory_budget(shape, free, settings, CAMSHAFT_CPU if device.type == "cpu" else CAMSHAFT_CUDA)

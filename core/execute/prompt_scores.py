@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ..sample.logprobs import prompt_logprobs
+from ..sample.logprobs import Scores, score
 from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Scores of a row's prompt tokens behind position `position` on, in order."""
+
+    new: NewRow
+    position: int
+    alternatives: int
+    scores: Scores
+
+    def to_host(self) -> PromptChunk:
+        """As `Scores.to_host`."""
+        return PromptChunk(self.new, self.position, self.alternatives, self.scores.to_host())
+
+    def entries(self) -> list[TokenLogprobs]:
+        """One a position."""
+        return self.scores.entries([self.alternatives] * len(self.scores.tokens))
 
 
 class PromptScores:
@@ -34,22 +53,36 @@ class PromptScores:
         parts = [np.arange(first, last) for _, first, last, _ in self._spans(plan)]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def collect(self, plan: StepPlan, logits: torch.Tensor) -> dict[int, list[TokenLogprobs]]:
-        """By row, the chunk's positions in order; `logits` are those of `indices`."""
-        found: dict[int, list[TokenLogprobs]] = {}
+    def score(self, plan: StepPlan, logits: torch.Tensor) -> list[PromptChunk]:
+        """What asking rows will be told of this step; `logits` are those of `indices`. Nothing waits for the device."""
+        chunks: list[PromptChunk] = []
         done = 0
-        for new, first, last, position in list(self._spans(plan)):
+        for new, first, last, position in self._spans(plan):
             count = last - first
             following = torch.from_numpy(new.tokens[position + 1 : position + 1 + count].astype(np.int64))
-            found[new.row] = prompt_logprobs(
-                logits[done : done + count], following.to(logits.device), new.params.prompt_logprobs or 0
+            alternatives = new.params.prompt_logprobs or 0
+            tokens = following.to(logits.device, non_blocking=True)
+            chunks.append(
+                PromptChunk(
+                    new, position, alternatives, score(logits[done : done + count], tokens, alternatives)
+                )
             )
             done += count
-            self._told[new.request_id] = position + count
-            if position + count + 1 >= new.prompt_len:
-                self._told.pop(new.request_id, None)
-                self._rows.pop(new.row, None)
-        return found
+        return chunks
+
+    def told(self, chunks: list[PromptChunk]) -> None:
+        """The step of these chunks was launched: nobody is told their positions again."""
+        for chunk in chunks:
+            told = chunk.position + len(chunk.scores.tokens)
+            self._told[chunk.new.request_id] = told
+            if told + 1 >= chunk.new.prompt_len:
+                self._told.pop(chunk.new.request_id, None)
+                self._rows.pop(chunk.new.row, None)
+
+    def lost(self, chunks: list[PromptChunk]) -> None:
+        """What `told` said of these chunks was wrong: their step came to nothing."""
+        for chunk in chunks:
+            self._told[chunk.new.request_id] = chunk.position
 
     def _spans(self, plan: StepPlan) -> Iterator[tuple[NewRow, int, int, int]]:
         """Each asking row's untold part of the step: row, token indices first:last, position of the first."""

@@ -5,32 +5,45 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ...kernels.prepare_batch import prepare_batch
 from ..model.batch import ForwardBatch
 from ..schedule.plan import StepPlan
+from .accelerator import Accelerator
 
 
 class RowState:
     """Known tokens and block table of each permanent row, on the device.
 
-    tokens: int64 [rows, max_model_len + 1]; tables: int32 [rows, max_blocks].
+    tokens: int64 [rows + 1, max_model_len + 1]; tables: int32 [rows + 1, max_blocks]. The last row is nobody's:
+    what padding writes goes there.
     """
 
-    def __init__(self, rows: int, max_model_len: int, block_size: int, device: torch.device) -> None:
-        self.block_size, self.device = block_size, device
-        self.tokens = torch.zeros((rows, max_model_len + 1), dtype=torch.int64, device=device)
+    def __init__(
+        self,
+        rows: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        self.block_size, self.device, self.accelerator = block_size, device, accelerator
+        self.nobody = rows
+        self.tokens = torch.zeros((rows + 1, max_model_len + 1), dtype=torch.int64, device=device)
         blocks = -(-max_model_len // block_size)
-        self.tables = torch.zeros((rows, blocks), dtype=torch.int32, device=device)
+        self.tables = torch.zeros((rows + 1, blocks), dtype=torch.int32, device=device)
 
     def apply(self, plan: StepPlan) -> None:
         """Takes over the plan's new rows and block-table differences."""
         for new in plan.added:
-            self.tokens[new.row, : len(new.tokens)] = self._send(new.tokens.astype(np.int64))
+            self.tokens[new.row, : len(new.tokens)] = self.send(new.tokens)[0]
         if len(plan.table_rows):
-            where = self._send(np.stack([plan.table_rows, plan.table_indices]).astype(np.int64))
-            self.tables[where[0], where[1]] = self._send(plan.table_blocks.astype(np.int32))
+            rows, indices, blocks = self.send(plan.table_rows, plan.table_indices, plan.table_blocks)
+            self.tables[rows.long(), indices.long()] = blocks
 
     def batch(self, plan: StepPlan, extra: np.ndarray) -> ForwardBatch:
         """The tensors of a step; `extra` are further token indices whose logits are wanted."""
+        if self.accelerator is not None:
+            return self._gathered(plan, extra)
         lengths = plan.num_tokens.astype(np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         total = int(starts[-1])
@@ -38,9 +51,9 @@ class RowState:
         positions = np.arange(total) + np.repeat(plan.starts - starts[:-1], lengths)
         wanted = np.concatenate([starts[1:][plan.samples] - 1, extra])
         contexts = plan.starts + lengths
-        flat = self._send(np.concatenate([token_rows, positions, wanted]))
+        flat = torch.from_numpy(np.concatenate([token_rows, positions, wanted]))
         rows_d, positions_d, wanted_d = flat.split([total, total, len(wanted)])
-        small = self._send(np.concatenate([starts, contexts, plan.rows]).astype(np.int32))
+        small = torch.from_numpy(np.concatenate([starts, contexts, plan.rows]).astype(np.int32))
         starts_d, contexts_d, plan_rows = small.split([len(starts), len(contexts), len(contexts)])
         max_context = int(contexts.max(initial=1))
         tokens = self.tokens[rows_d, positions_d]
@@ -63,13 +76,56 @@ class RowState:
             max_context_len=max_context,
         )
 
+    def _gathered(self, plan: StepPlan, extra: np.ndarray) -> ForwardBatch:
+        """The same with one copy to the device, where the rest is gathered."""
+        ends = np.concatenate([[0], np.cumsum(plan.num_tokens)])
+        contexts = plan.starts + plan.num_tokens
+        wanted = np.concatenate([ends[1:][plan.samples] - 1, extra])
+        ends_d, contexts_d, rows_d, starts_d, wanted_d = self.send(
+            ends, contexts, plan.rows, plan.starts, wanted
+        )
+        tokens, positions, slots = prepare_batch(
+            self.tokens,
+            self.tables,
+            rows_d,
+            starts_d,
+            ends_d,
+            self.block_size,
+            int(ends[-1]) + plan.padding,
+        )
+        max_context = int(contexts.max(initial=1))
+        reached = -(-max_context // self.block_size)
+        return ForwardBatch(
+            tokens=tokens,
+            positions=positions,
+            slots=slots,
+            query_starts=ends_d,
+            context_lens=contexts_d,
+            block_tables=self.tables[:, :reached].index_select(0, rows_d),
+            logit_indices=wanted_d.long(),
+            num_decodes=plan.num_decodes,
+            max_query_len=int(plan.num_tokens.max(initial=1)),
+            max_context_len=max_context,
+        )
+
     def append(self, plan: StepPlan, drawn: torch.Tensor) -> None:
-        """Writes the drawn tokens behind the known ones of their rows; int64 [samples]."""
+        """Writes the drawn tokens behind the known ones of their rows; integers [samples]."""
         if not len(drawn):
             return
         chosen = plan.samples
-        where = self._send(np.stack([plan.rows, plan.starts + plan.num_tokens])[:, chosen].astype(np.int64))
-        self.tokens[where[0], where[1]] = drawn
+        rows, places = self.send(plan.rows[chosen], (plan.starts + plan.num_tokens)[chosen])
+        self.tokens[rows.long(), places.long()] = drawn.long()
 
-    def _send(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+    def send(self, *arrays: np.ndarray) -> list[torch.Tensor]:
+        """int32, as `arrays`, on the device by one copy that the host does not wait for."""
+        if self.accelerator is None:
+            return [torch.from_numpy(array.astype(np.int32, copy=False)).to(self.device) for array in arrays]
+        # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
+        sizes = [-(-array.size // 4) * 4 for array in arrays]
+        staged = self.accelerator.staging(sum(sizes))
+        filled, begin = staged.numpy(), 0
+        for array, size in zip(arrays, sizes, strict=True):
+            filled[begin : begin + array.size] = array
+            begin += size
+        parts = staged.to(self.device, non_blocking=True).split(sizes)
+        return [part[: array.size] for part, array in zip(parts, arrays, strict=True)]

@@ -3,49 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..errors import EngineError
+from ..errors import EngineError, OutOfMemory
 from ..model.base import Model
 from ..model.batch import PagedCache
+from ..sample.on_device import DeviceSampler
 from ..sample.sampler import Sampler
 from ..schedule.plan import StepPlan, StepResult, TokenLogprobs
+from .accelerator import Accelerator, accelerator_of
 from .base import Capacity
-from .prompt_scores import PromptScores
+from .cache import allocate_cache, copy_blocks
+from .device_open import open_on_device
+from .device_steps import DeviceStep, DeviceSteps
+from .limits import Limits, Loaded
+from .prompt_scores import PromptChunk, PromptScores
+from .results import Results
 from .rows import RowState
 
 if TYPE_CHECKING:
     from ..config import ServeConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much an executor holds."""
+@dataclass(slots=True)
+class HostStep:
+    """A step on the host, done when it was launched."""
 
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_model_len: int
-    seed: int = 0
-    cache_dtype: torch.dtype | None = None  # of K and V; None is the model's
-    memory: dict[str, Any] = field(default_factory=dict)  # where the bytes went, for reports
+    plan: StepPlan
+    tokens: torch.Tensor
+    logprobs: dict[int, TokenLogprobs]
+    chunks: list[PromptChunk]
+    failed: dict[int, str]
+
+    def results(self) -> Results:
+        """What came of it."""
+        prompts = {chunk.new.row: chunk.entries() for chunk in self.chunks}
+        tokens = self.tokens.numpy().astype(np.int32)
+        return Results(tokens, self.logprobs, prompts, self.failed)
 
 
 @dataclass(slots=True)
 class _Running:
     """A step between launch and collect."""
 
-    plan: StepPlan
     started_s: float
-    tokens: torch.Tensor
-    logprobs: dict[int, TokenLogprobs]
-    prompt_logprobs: dict[int, list[TokenLogprobs]]
-    failed: dict[int, str]
+    step: HostStep | DeviceStep
 
 
 class TorchExecutor:
@@ -54,30 +61,57 @@ class TorchExecutor:
     def __init__(self, config: ServeConfig) -> None:
         """From a resolved configuration; nothing is loaded before `open`."""
 
-        def load() -> tuple[Model, Limits]:
+        def load() -> Loaded:
             from .load import load_model
 
             return load_model(config)
 
-        self._load: Callable[[], tuple[Model, Limits]] = load
-        self._model: Model | None = None
+        self._load: Callable[[], Loaded] = load
+        self._reset()
 
     @classmethod
-    def of(cls, model: Model, limits: Limits) -> TorchExecutor:
-        """Around a model that is already loaded."""
+    def of(
+        cls, model: Model | Loaded, limits: Limits | None = None, accelerator: Accelerator | None = None
+    ) -> TorchExecutor:
+        """Around a model that is already loaded; `accelerator` replaces that of the model's device."""
         self = cls.__new__(cls)
-        self._load, self._model = lambda: (model, limits), None
+        if isinstance(model, Loaded):
+            loaded = model
+        elif limits is not None:
+            loaded = Loaded(model, limits)
+        else:
+            raise EngineError("an executor needs limits")
+        self._load = lambda: loaded
+        self._reset()
+        self._accelerator = accelerator
         return self
+
+    def _reset(self) -> None:
+        self._model: Model | None = None
+        self._accelerator: Accelerator | None = None
+        self._steps: DeviceSteps | None = None  # None where the host computes
+        self._unapplied: list[StepPlan] = []  # launches that failed: what they changed must come first
 
     def open(self) -> Capacity:
         """As `Executor.open`; runs one small step, so that no request pays for compilation."""
-        model, limits = self._load()
+        loaded = self._load()
+        model, limits = loaded.model, loaded.limits
         shape = model.shape
-        self._model = model
-        self._cache = allocate_cache(model, limits)
-        self._rows = RowState(limits.max_num_seqs, limits.max_model_len, limits.block_size, model.device)
-        self._sampler = Sampler(shape.vocab_size, shape.eos_token_ids, limits.seed)
+        if self._accelerator is None:
+            self._accelerator = accelerator_of(model.device)
+        self._rows = RowState(
+            limits.max_num_seqs, limits.max_model_len, limits.block_size, model.device, self._accelerator
+        )
         self._scores = PromptScores()
+        if self._accelerator is None:
+            self._sampler = Sampler(shape.vocab_size, shape.eos_token_ids, limits.seed)
+            self._cache = allocate_cache(model, limits)
+        else:
+            sampler = DeviceSampler(shape.vocab_size, shape.eos_token_ids, limits.seed, self._rows.tokens)
+            opened = open_on_device(loaded, self._rows, sampler, self._scores, self._accelerator)
+            self._sampler, self._cache = sampler, opened.cache
+            self._steps, limits = opened.steps, opened.limits
+        self._model = model
         self._warm_up(limits)
         return Capacity(
             num_blocks=limits.num_blocks,
@@ -89,42 +123,75 @@ class TorchExecutor:
             memory=limits.memory,
         )
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> _Running:
-        """Starts a step. On a CPU the work is done when this returns."""
-        if self._model is None:
-            raise EngineError("the executor is not open")
+        """Starts a step. On a CPU the work is done when this returns. Raises OutOfMemory; then the step has not
+        run, and the next launch still takes over what changed with it.
+        """
         started_s = time.perf_counter()
-        self._change_rows(plan)
+        try:
+            return _Running(started_s, self._launch(plan))
+        except torch.OutOfMemoryError as error:
+            why = str(error)
+        # Outside the handler: the error's frames hold the tensors of the step that failed.
+        self._unapplied.append(plan)
+        raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {why.splitlines()[0]}")
+
+    @torch.inference_mode()
+    def _launch(self, plan: StepPlan) -> HostStep | DeviceStep:
+        model = self._model
+        if model is None:
+            raise EngineError("the executor is not open")
+        for failed in (*self._unapplied, plan):
+            self._change_rows(failed)
+        self._unapplied.clear()
+        step = self._steps.launch(plan) if self._steps is not None else self._on_host(plan, model)
+        self._scores.told(step.chunks)
+        return step
+
+    def _on_host(self, plan: StepPlan, model: Model) -> HostStep:
         batch = self._rows.batch(plan, self._scores.indices(plan))
-        logits = self._model.forward(batch, self._cache)
+        logits = model.forward(batch, self._cache)
         sampled = plan.rows[plan.samples]
-        prompt_logprobs = self._scores.collect(plan, logits[len(sampled) :])
+        chunks = self._scores.score(plan, logits[len(sampled) :])
+        assert isinstance(self._sampler, Sampler)
         tokens, logprobs = self._sampler.sample(logits[: len(sampled)], sampled)
         self._rows.append(plan, tokens)
-        failed = dict(self._sampler.failed)
-        return _Running(plan, started_s, tokens, logprobs, prompt_logprobs, failed)
+        return HostStep(plan, tokens, logprobs, chunks, dict(self._sampler.failed))
 
     def collect(self, handle: _Running) -> StepResult:
-        """Waits for a launched step."""
-        tokens = handle.tokens.to("cpu").numpy().astype(np.int32)
-        return StepResult(
-            step=handle.plan.step,
-            rows=handle.plan.rows[handle.plan.samples],
-            tokens=tokens,
-            duration_ms=(time.perf_counter() - handle.started_s) * 1e3,
-            logprobs=handle.logprobs,
-            prompt_logprobs=handle.prompt_logprobs,
-            failed=handle.failed,
-        )
+        """Waits for a launched step. Raises OutOfMemory; then nothing of the step came back."""
+        step = handle.step
+        try:
+            results = step.results()
+        except torch.OutOfMemoryError as error:
+            why = str(error)
+        else:
+            return StepResult(
+                step=step.plan.step,
+                rows=step.plan.rows[step.plan.samples],
+                tokens=results.tokens,
+                duration_ms=(time.perf_counter() - handle.started_s) * 1e3,
+                logprobs=results.logprobs,
+                prompt_logprobs=results.prompt_logprobs,
+                failed=results.failed,
+                extra=results.figures,
+            )
+        self._scores.lost(step.chunks)
+        raise OutOfMemory(f"a step of {step.plan.total_tokens} tokens: {why.splitlines()[0]}")
+
+    def relieve(self) -> None:
+        """Gives memory that no tensor uses back to the device."""
+        if self._accelerator is not None:
+            self._accelerator.release_cached()
 
     def close(self) -> None:
-        """Frees model, cache and rows; safe to call twice."""
-        self._model = None
+        """Frees model, cache, rows and graphs; safe to call twice."""
+        self._reset()
         self._cache = PagedCache([], [], 1)
         self._rows = RowState(0, 0, 1, torch.device("cpu"))
 
     def _change_rows(self, plan: StepPlan) -> None:
+        """Takes over what changed since the plan before. Doing so twice does no harm."""
         for row in plan.removed.tolist():
             self._sampler.remove(row)
             self._scores.remove(row)
@@ -132,8 +199,11 @@ class TorchExecutor:
             self._sampler.add(new.row, new.params, new.tokens[: new.prompt_len], new.tokens[new.prompt_len :])
             self._scores.add(new)
         self._rows.apply(plan)
+        if isinstance(self._sampler, DeviceSampler):
+            self._sampler.flush()
         if len(plan.copies):
-            copy_blocks(self._cache, plan.copies)
+            sources, targets = self._rows.send(plan.copies[:, 0], plan.copies[:, 1])
+            copy_blocks(self._cache, sources, targets)
 
     def _warm_up(self, limits: Limits) -> None:
         """Two sequences, a decode and a prefill, written into blocks that nobody holds yet."""
@@ -151,23 +221,3 @@ class TorchExecutor:
             table_blocks=np.array([0, 1], dtype=np.int32),
         )
         self.collect(self.launch(plan))
-
-
-def allocate_cache(model: Model, limits: Limits) -> PagedCache:
-    """An empty cache; its pages of memory are taken as they are first written."""
-    shape, dtype = model.shape, limits.cache_dtype or model.dtype
-    size = (limits.num_blocks, shape.num_kv_heads, limits.block_size, shape.head_dim)
-
-    def layers() -> list[torch.Tensor]:
-        return [torch.empty(size, dtype=dtype, device=model.device) for _ in range(shape.num_layers)]
-
-    return PagedCache(layers(), layers(), limits.block_size)
-
-
-def copy_blocks(cache: PagedCache, pairs: np.ndarray | Sequence[tuple[int, int]]) -> None:
-    """Copies whole blocks, [k, 2] of (source, target), in every layer; all sources are read first."""
-    device = cache.k[0].device
-    where = torch.from_numpy(np.asarray(pairs, dtype=np.int64)).to(device)
-    for layer in (*cache.k, *cache.v):
-        held = layer.view(torch.uint8) if layer.itemsize == 1 else layer  # torch moves no FP8 by index
-        held.index_copy_(0, where[:, 1], held.index_select(0, where[:, 0]))

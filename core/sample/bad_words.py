@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
-from .edits import token_ids
+from .edits import forbid, token_ids
 
 
 @dataclass(slots=True)
@@ -41,3 +42,41 @@ class BadWords:
         tail = tuple(self.tail)
         ends = [last for before, last in self.longer if tail[len(tail) - len(before) :] == before]
         return np.concatenate([self.alone, np.asarray(ends, dtype=np.int64)]) if ends else self.alone
+
+
+def forbid_known(
+    logits: torch.Tensor,
+    known: torch.Tensor,
+    contexts: np.ndarray,
+    prompt_lens: np.ndarray,
+    entries: list[tuple[int, BadWords]],
+) -> None:
+    """Masks float32 [m, vocab] in place, from the tokens themselves, for which the host does not wait.
+
+    An entry is the index of a row of `logits` and its words; known: int64 [m, any], each row's tokens by
+    position; contexts, prompt_lens [m]: how many of them there are, and how many are its prompt.
+    """
+    alone = [(index, words.alone) for index, words in entries if len(words.alone)]
+    forbid(logits, alone)
+    cases = [
+        (index, before, last)
+        for index, words in entries
+        for before, last in words.longer
+        if contexts[index] - prompt_lens[index] >= len(before)
+    ]
+    if not cases:
+        return
+    reach = max(len(before) for _, before, _ in cases)
+    padded = [[-1] * (reach - len(before)) + list(before) for _, before, _ in cases]
+    index, last, ends = (
+        torch.tensor(column).to(logits.device, non_blocking=True)
+        for column in zip(*((i, last, int(contexts[i])) for i, _, last in cases), strict=True)
+    )
+    wanted = torch.tensor(padded).to(logits.device, non_blocking=True)
+    places = ends[:, None] - reach + torch.arange(reach, device=logits.device)
+    found = known[index[:, None], places.clamp_min(0)]
+    forbidden = ((found == wanted) | (wanted < 0)).all(-1)
+    # By addition, as one token may be the last of several words, only one of which is complete.
+    logits.index_put_(
+        (index, last), torch.where(forbidden, -float("inf"), 0.0).to(logits.dtype), accumulate=True
+    )

@@ -15,7 +15,10 @@ def positions(logits: torch.Tensor, edits: Sequence[Edit]) -> tuple[torch.Tensor
     sizes = [len(ids) for _, ids in edits]
     rows = torch.from_numpy(np.repeat(np.asarray([index for index, _ in edits], dtype=np.int64), sizes))
     ids = torch.from_numpy(np.concatenate([ids for _, ids in edits]))
-    return rows.to(logits.device), ids.to(logits.device)
+    return (
+        rows.to(logits.device, non_blocking=True),
+        ids.to(logits.device, non_blocking=True),
+    )
 
 
 def forbid(logits: torch.Tensor, edits: Sequence[Edit]) -> None:

@@ -28,4 +28,4 @@ def apply(logits: torch.Tensor, entries: list[tuple[int, Bias]]) -> None:
     if entries:
         values = np.concatenate([bias.values for _, bias in entries])
         at = positions(logits, [(index, bias.ids) for index, bias in entries])
-        logits[at] += torch.from_numpy(values).to(logits.device)
+        logits[at] += torch.from_numpy(values).to(logits.device, non_blocking=True)

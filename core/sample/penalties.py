@@ -79,7 +79,40 @@ def apply(logits: torch.Tensor, entries: list[tuple[int, SeenTokens]]) -> None:
     repetition = spread([seen.params.repetition_penalty for _, seen in entries])
     frequency = spread([seen.params.frequency_penalty for _, seen in entries])
     presence = spread([seen.params.presence_penalty for _, seen in entries])
-    values = logits[rows, ids]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    values -= frequency * drawn + presence * (drawn > 0)
-    logits[rows, ids] = values
+    logits[rows, ids] = _penalised(logits[rows, ids], drawn, repetition, frequency, presence)
+
+
+def apply_known(
+    logits: torch.Tensor,
+    known: torch.Tensor,
+    prompt_lens: torch.Tensor,
+    contexts: torch.Tensor,
+    strengths: torch.Tensor,
+) -> None:
+    """The same from the tokens themselves, which may be on a device that the host does not wait for.
+
+    Changes float32 [m, vocab] in place. known: int64 [m, any], each row's tokens by position, of which the
+    first `contexts` [m] count and the first `prompt_lens` [m] are its prompt; strengths: float32 [3, m],
+    repetition, frequency and presence.
+    """
+    at = torch.arange(known.shape[1], device=known.device)
+    real = at < contexts[:, None]
+    ids = known.masked_fill(~real, 0)
+    output = (real & (at >= prompt_lens[:, None])).float()
+    drawn = torch.zeros_like(logits).scatter_add_(1, ids, output)
+    seen = torch.zeros_like(logits).scatter_add_(1, ids, real.float()) > 0
+    repetition, frequency, presence = strengths[:, :, None]
+    penalised = _penalised(logits, drawn, repetition, frequency, presence)
+    logits.copy_(torch.where(seen, penalised, logits))
+
+
+def _penalised(
+    values: torch.Tensor,
+    drawn: torch.Tensor,
+    repetition: torch.Tensor,
+    frequency: torch.Tensor,
+    presence: torch.Tensor,
+) -> torch.Tensor:
+    """Logits of tokens seen before, `drawn` times in the output."""
+    scaled = torch.where(values > 0, values / repetition, values * repetition)
+    return scaled - (frequency * drawn + presence * (drawn > 0))

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from camshaft.core.errors import ConfigError
+from camshaft.core.execute.cache import allocate_cache, copy_blocks
+from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.load import cache_dtype_of
-from camshaft.core.execute.torch_executor import Limits, TorchExecutor, allocate_cache, copy_blocks
+from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
@@ -54,7 +56,7 @@ def test_it_takes_half_the_bytes_and_copies_blocks(tiny_llama: Path) -> None:
     wide, narrow = (allocate_cache(model, limits(dtype)) for dtype in (None, FP8))
     assert wide.k[0].nbytes == 2 * narrow.k[0].nbytes
     narrow.k[0].copy_(torch.arange(6.0).view(6, 1, 1, 1).expand_as(narrow.k[0]))
-    copy_blocks(narrow, [(1, 4), (4, 5)])
+    copy_blocks(narrow, torch.tensor([1, 4]), torch.tensor([4, 5]))
     assert narrow.k[0][:, 0, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 1.0, 4.0]
 
 

@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from camshaft.core.execute.torch_executor import Limits, TorchExecutor
+from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import FINISH_LENGTH, Request, SamplingParams

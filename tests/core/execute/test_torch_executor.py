@@ -1,150 +1,31 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from device_support import BLOCK, BLOCKS, Driver, Running, int32
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, EngineError
+from camshaft.core.execute.cache import allocate_cache, copy_blocks
+from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.load import device_of, dtype_of, limits_of
-from camshaft.core.execute.torch_executor import Limits, TorchExecutor, allocate_cache, copy_blocks
+from camshaft.core.execute.torch_executor import TorchExecutor
+from camshaft.core.memory import DeviceMemory
 from camshaft.core.model.base import Model
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import SamplingParams
-from camshaft.core.schedule.plan import NewRow, StepPlan, TokenLogprobs
+from camshaft.core.schedule.plan import NewRow, StepPlan
 from camshaft.core.shape import read_shape
 
-BLOCK, ROWS, LENGTH, BLOCKS = 8, 6, 256, 160
 CPU = torch.device("cpu")
-
-
-def int32(values) -> np.ndarray:
-    return np.asarray(values, dtype=np.int32)
-
-
-@dataclass
-class Running:
-    """One request as the driver below sees it."""
-
-    prompt: list[int]
-    params: SamplingParams
-    row: int = -1
-    computed: int = 0
-    told_blocks: int = 0
-    blocks: list[int] = field(default_factory=list)
-    drawn: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-    @property
-    def known(self) -> list[int]:
-        return self.prompt + self.drawn
-
-    @property
-    def done(self) -> bool:
-        return len(self.drawn) >= self.params.max_tokens
-
-
-class Driver:
-    """Plans steps at the whim of a random generator: what runs, in which chunks, who is evicted, with what padding."""
-
-    def __init__(self, model: Model, seed: int) -> None:
-        self.executor = TorchExecutor.of(
-            model, Limits(num_blocks=BLOCKS, block_size=BLOCK, max_num_seqs=ROWS, max_model_len=LENGTH)
-        )
-        self.capacity = self.executor.open()
-        self.random = np.random.default_rng(seed)
-        self.free = self.random.permutation(BLOCKS).tolist()
-        self.free_rows = list(range(ROWS))
-        self.removed: list[int] = []
-        self.step = 0
-
-    def run(
-        self, requests: list[Running], evictions: float = 0.0, padding: int = 0, whole: bool = False
-    ) -> None:
-        running: list[Running] = []
-        waiting = list(requests)
-        while waiting or running:
-            added = []
-            while waiting and self.free_rows and (whole or not running or self.random.random() < 0.6):
-                request = waiting.pop(0)
-                request.row = self.free_rows.pop()
-                running.append(request)
-                added.append(self._new(request))
-            self._step(running, tuple(added), padding, whole)
-            for request in list(running):
-                evicted = self.random.random() < evictions
-                if request.done or evicted:
-                    running.remove(request)
-                    self._release(request)
-                    if not request.done:
-                        waiting.append(request)
-
-    def _new(self, request: Running) -> NewRow:
-        name = str(id(request))
-        return NewRow(request.row, name, int32(request.known), len(request.prompt), request.params)
-
-    def _release(self, request: Running) -> None:
-        self.free += request.blocks
-        self.removed.append(request.row)
-        self.free_rows.append(request.row)
-        request.blocks, request.computed, request.told_blocks = [], 0, 0
-
-    def _step(self, running: list[Running], added: tuple[NewRow, ...], padding: int, whole: bool) -> None:
-        decodes, prefills = [], []
-        for request in running:
-            left = len(request.known) - request.computed
-            if left == 1 and request.drawn:
-                decodes.append((request, 1))
-            elif whole or self.random.random() < 0.7 or request is running[0]:
-                prefills.append((request, left if whole else int(self.random.integers(1, left + 1))))
-        entries = decodes + prefills
-        table = []
-        for request, count in entries:
-            while len(request.blocks) * BLOCK < request.computed + count:
-                request.blocks.append(self.free.pop())
-            for i in range(request.told_blocks, len(request.blocks)):
-                table.append((request.row, i, request.blocks[i]))
-            request.told_blocks = len(request.blocks)
-        changes = int32(table).reshape(-1, 3)
-        plan = StepPlan(
-            step=self.step,
-            rows=int32([request.row for request, _ in entries]),
-            starts=int32([request.computed for request, _ in entries]),
-            num_tokens=int32([count for _, count in entries]),
-            samples=np.array([r.computed + count == len(r.known) for r, count in entries], dtype=bool),
-            num_decodes=len(decodes),
-            added=added,
-            removed=int32(self.removed),
-            table_rows=changes[:, 0],
-            table_indices=changes[:, 1],
-            table_blocks=changes[:, 2],
-            padding=padding,
-        )
-        self.removed = []
-        self.step += 1
-        result = self.executor.collect(self.executor.launch(plan))
-        assert result.step == plan.step
-        assert result.rows.tolist() == plan.rows[plan.samples].tolist()
-        assert result.tokens.dtype == np.int32
-        assert not result.failed
-        by_row = {request.row: request for request in running}
-        for request, count in entries:
-            request.computed += count
-        for row, positions in result.prompt_logprobs.items():
-            by_row[row].prompt_logprobs += positions
-        for row, token in zip(result.rows.tolist(), result.tokens.tolist(), strict=True):
-            by_row[row].drawn.append(token)
-            if row in result.logprobs:
-                by_row[row].logprobs.append(result.logprobs[row])
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +143,7 @@ def test_copy_blocks_reads_all_sources_first(model: Model) -> None:
     cache = allocate_cache(model, limits)
     for layer in (*cache.k, *cache.v):
         layer.copy_(torch.arange(5.0).view(5, 1, 1, 1).expand_as(layer))
-    copy_blocks(cache, [(0, 1), (1, 2), (4, 3)])
+    copy_blocks(cache, torch.tensor([0, 1, 4]), torch.tensor([1, 2, 3]))
     for layer in (*cache.k, *cache.v):
         assert layer[:, 0, 0, 0].tolist() == [0.0, 0.0, 1.0, 4.0, 4.0]
 
@@ -322,7 +203,7 @@ def test_opens_from_a_configuration(tiny_llama: Path) -> None:
 def test_a_cache_too_small_for_one_request_is_refused(tiny_llama: Path) -> None:
     config = ServeConfig(model="m", max_model_len=2048, max_num_seqs=4, kv_cache_memory_bytes=100_000)
     with pytest.raises(CapacityError, match="2,048"):
-        limits_of(config, read_shape(tiny_llama), CPU, torch.float32)
+        limits_of(config, read_shape(tiny_llama), CPU, torch.float32, DeviceMemory(total_bytes=1 << 34))
 
 
 def test_names_of_devices_and_types() -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from camshaft.core.request import SamplingParams
-from camshaft.core.sample.logprobs import prompt_logprobs, token_logprobs
+from camshaft.core.sample.logprobs import token_logprobs
 from camshaft.core.sample.sampler import Sampler
 
 NONE = np.empty(0, dtype=np.int32)
@@ -47,11 +47,6 @@ def test_they_describe_the_models_logits_not_the_edited_ones(logits: torch.Tenso
 
 def test_more_alternatives_than_the_vocabulary(logits: torch.Tensor) -> None:
     assert len(token_logprobs(logits, torch.zeros(4, dtype=torch.int32), 1000)[0].token_ids) == 301
-
-
-def test_prompt(logits: torch.Tensor) -> None:
-    next_tokens = torch.tensor([1, 2, 3, 4])
-    assert prompt_logprobs(logits, next_tokens, 2) == token_logprobs(logits, next_tokens, 2)
 
 
 def test_equal_alternatives_come_by_index() -> None:

@@ -1,0 +1,116 @@
+"""What of a GPU the executor uses beside tensors: memory figures, events, staging memory, captured graphs.
+
+A test stands in for it with an object of its own, so that everything above runs without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Graph(Protocol):
+    """Device work recorded once."""
+
+    def replay(self) -> None:
+        """Starts the work again, on whatever the tensors that it was recorded on hold now."""
+        ...
+
+
+class Event(Protocol):
+    """A point in the device's queue."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None:
+        """Waits until the device has come to the point."""
+        ...
+
+
+class Accelerator(Protocol):
+    """One device, by its figures in bytes and by what it can do that tensors cannot say."""
+
+    def allocated_bytes(self) -> int:
+        """Held by live tensors."""
+        ...
+
+    def peak_bytes(self) -> int:
+        """The most that live tensors held since `reset_peak`."""
+        ...
+
+    def reset_peak(self) -> None: ...
+
+    def used_bytes(self) -> int:
+        """Taken from the device by anyone: tensors, unused pages of the allocator, code, other processes."""
+        ...
+
+    def release_cached(self) -> None:
+        """Gives pages that no tensor uses back to the device."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+        ...
+
+    def event(self) -> Event: ...
+
+    def staging(self, count: int) -> torch.Tensor:
+        """int32 [count] of host memory that the device can copy from without the host's help."""
+        ...
+
+    def new_pool(self) -> Any:
+        """Memory for graphs of which one at a time runs."""
+        ...
+
+    def capture(self, run: Callable[[], None], pool: Any) -> Graph:
+        """Records the device work of `run`, which must not wait for the device."""
+        ...
+
+
+class Cuda:
+    """Implements `Accelerator` by torch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def allocated_bytes(self) -> int:
+        return torch.cuda.memory_allocated(self._device)
+
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self._device)
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def used_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free
+
+    def release_cached(self) -> None:
+        torch.cuda.empty_cache()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def event(self) -> Event:
+        return torch.cuda.Event()
+
+    def staging(self, count: int) -> torch.Tensor:
+        # torch's host allocator gives such memory out again only when the copies from it are done.
+        return torch.empty(count, dtype=torch.int32, pin_memory=True)
+
+    def new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], None], pool: Any) -> Graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            run()
+        return graph
+
+
+def accelerator_of(device: torch.device) -> Accelerator | None:
+    """None where the device is the host itself."""
+    return Cuda(device) if device.type == "cuda" else None

@@ -1,0 +1,111 @@
+"""Opening on a device: memory is measured by the largest step, graphs are tried, and the cache takes the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..errors import CapacityError
+from ..memory import Measured
+from ..model.base import Model
+from ..model.batch import PagedCache
+from ..model.registry import obstacle
+from ..sample.on_device import DeviceSampler
+from .accelerator import Accelerator
+from .cache import allocate_cache
+from .device_steps import DeviceSteps
+from .graphs import DecodeGraphs, reserve_attention
+from .limits import Limits, Loaded
+from .profile import Largest, estimate_graphs, profile, tell
+from .prompt_scores import PromptScores
+from .rows import RowState
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What steps need on the device."""
+
+    steps: DeviceSteps
+    cache: PagedCache
+    limits: Limits  # as measured
+
+
+def open_on_device(
+    loaded: Loaded, rows: RowState, sampler: DeviceSampler, scores: PromptScores, accelerator: Accelerator
+) -> Opened:
+    """Sizes the cache, allocates it and captures decode steps. Raises CapacityError."""
+    model = loaded.model
+    sizes = loaded.limits.capture_sizes if _is_capturable(model) else ()
+    limits = loaded.limits
+    if loaded.fit is not None:
+        limits = _measured_limits(loaded, sizes, rows, sampler, accelerator)
+    cache = allocate_cache(model, limits)
+    steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
+    if not sizes:
+        steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
+        return Opened(steps, cache, limits)
+    reserve_attention(model, cache, limits.max_num_seqs)
+    graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
+    graphs.warm()
+    accelerator.release_cached()
+    before = accelerator.used_bytes() - graphs.buffer_bytes
+    graphs.capture()
+    limits.memory["graphs as captured"] = accelerator.used_bytes() - before
+    steps.graphs = graphs
+    return Opened(steps, cache, limits)
+
+
+def _is_capturable(model: Model) -> bool:
+    """The project's own definitions wait for nothing; what transformers defines may."""
+    return obstacle(model.shape) is None
+
+
+def _measured_limits(
+    loaded: Loaded,
+    sizes: tuple[int, ...],
+    rows: RowState,
+    sampler: DeviceSampler,
+    accelerator: Accelerator,
+) -> Limits:
+    """Limits by a trial of the largest step and of the largest graphs. Raises CapacityError."""
+    model, predicted = loaded.model, loaded.limits
+    trial = allocate_cache(model, replace(predicted, num_blocks=1))
+    for layer in (*trial.k, *trial.v):
+        layer.view(torch.uint8).zero_()
+    try:
+        measured = _measure(loaded, trial, sizes, rows, sampler, accelerator)
+    except torch.OutOfMemoryError as error:
+        why = str(error).splitlines()[0]
+    else:
+        del trial
+        accelerator.release_cached()
+        assert loaded.fit is not None
+        limits = loaded.fit(measured)
+        tell(predicted.memory, limits.memory)
+        limits.memory["predicted"] = {k: v for k, v in predicted.memory.items() if k != "rule"}
+        return replace(limits, max_model_len=min(limits.max_model_len, predicted.max_model_len))
+    raise CapacityError(
+        f"one step of {predicted.max_num_batched_tokens} tokens and {predicted.max_num_seqs} sequences does not "
+        f"fit beside the weights: {why}. Lower max_num_batched_tokens or max_num_seqs."
+    )
+
+
+def _measure(
+    loaded: Loaded,
+    trial: PagedCache,
+    sizes: tuple[int, ...],
+    rows: RowState,
+    sampler: DeviceSampler,
+    accelerator: Accelerator,
+) -> Measured:
+    model, limits = loaded.model, loaded.limits
+    largest = Largest(limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len)
+    measured = profile(
+        model, trial, rows, sampler, accelerator, largest, loaded.weights_bytes, loaded.others_bytes
+    )
+    if not sizes:
+        return replace(measured, graphs=0)
+    reserve_attention(model, trial, limits.max_num_seqs)
+    graphs = DecodeGraphs(model, trial, rows, sampler, accelerator, sizes[-2:])
+    return replace(measured, graphs=estimate_graphs(graphs, accelerator, len(sizes)))

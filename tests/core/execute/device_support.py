@@ -1,0 +1,219 @@
+"""A scheduler's stand-in that plans at random, and a GPU's stand-in on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.torch_executor import TorchExecutor
+from camshaft.core.model.base import Model
+from camshaft.core.request import SamplingParams
+from camshaft.core.schedule.plan import NewRow, StepPlan, TokenLogprobs
+
+BLOCK, ROWS, LENGTH, BLOCKS = 8, 6, 256, 160
+
+
+def int32(values) -> np.ndarray:
+    return np.asarray(values, dtype=np.int32)
+
+
+@dataclass
+class Running:
+    """One request as the driver below sees it."""
+
+    prompt: list[int]
+    params: SamplingParams
+    row: int = -1
+    computed: int = 0
+    told_blocks: int = 0
+    blocks: list[int] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def known(self) -> list[int]:
+        return self.prompt + self.drawn
+
+    @property
+    def done(self) -> bool:
+        return len(self.drawn) >= self.params.max_tokens
+
+
+class Driver:
+    """Plans steps at the whim of a random generator: what runs, in which chunks, who is evicted, with what padding."""
+
+    def __init__(
+        self,
+        model: Model,
+        seed: int,
+        accelerator: FakeAccelerator | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> None:
+        limits = Limits(
+            num_blocks=BLOCKS,
+            block_size=BLOCK,
+            max_num_seqs=ROWS,
+            max_model_len=LENGTH,
+            capture_sizes=sizes,
+        )
+        self.executor = TorchExecutor.of(model, limits, accelerator)
+        self.figures: dict[str, int] = {}
+        self.capacity = self.executor.open()
+        self.random = np.random.default_rng(seed)
+        self.free = self.random.permutation(BLOCKS).tolist()
+        self.free_rows = list(range(ROWS))
+        self.removed: list[int] = []
+        self.step = 0
+
+    def run(
+        self, requests: list[Running], evictions: float = 0.0, padding: int = 0, whole: bool = False
+    ) -> None:
+        running: list[Running] = []
+        waiting = list(requests)
+        while waiting or running:
+            added = []
+            while waiting and self.free_rows and (whole or not running or self.random.random() < 0.6):
+                request = waiting.pop(0)
+                request.row = self.free_rows.pop()
+                running.append(request)
+                added.append(self._new(request))
+            self._step(running, tuple(added), padding, whole)
+            for request in list(running):
+                evicted = self.random.random() < evictions
+                if request.done or evicted:
+                    running.remove(request)
+                    self._release(request)
+                    if not request.done:
+                        waiting.append(request)
+
+    def _new(self, request: Running) -> NewRow:
+        name = str(id(request))
+        return NewRow(request.row, name, int32(request.known), len(request.prompt), request.params)
+
+    def _release(self, request: Running) -> None:
+        self.free += request.blocks
+        self.removed.append(request.row)
+        self.free_rows.append(request.row)
+        request.blocks, request.computed, request.told_blocks = [], 0, 0
+
+    def _step(self, running: list[Running], added: tuple[NewRow, ...], padding: int, whole: bool) -> None:
+        decodes, prefills = [], []
+        for request in running:
+            left = len(request.known) - request.computed
+            if left == 1 and request.drawn:
+                decodes.append((request, 1))
+            elif whole or self.random.random() < 0.7 or request is running[0]:
+                prefills.append((request, left if whole else int(self.random.integers(1, left + 1))))
+        entries = decodes + prefills
+        table = []
+        for request, count in entries:
+            while len(request.blocks) * BLOCK < request.computed + count:
+                request.blocks.append(self.free.pop())
+            for i in range(request.told_blocks, len(request.blocks)):
+                table.append((request.row, i, request.blocks[i]))
+            request.told_blocks = len(request.blocks)
+        changes = int32(table).reshape(-1, 3)
+        plan = StepPlan(
+            step=self.step,
+            rows=int32([request.row for request, _ in entries]),
+            starts=int32([request.computed for request, _ in entries]),
+            num_tokens=int32([count for _, count in entries]),
+            samples=np.array([r.computed + count == len(r.known) for r, count in entries], dtype=bool),
+            num_decodes=len(decodes),
+            added=added,
+            removed=int32(self.removed),
+            table_rows=changes[:, 0],
+            table_indices=changes[:, 1],
+            table_blocks=changes[:, 2],
+            padding=padding,
+        )
+        self.removed = []
+        self.step += 1
+        result = self.executor.collect(self.executor.launch(plan))
+        assert result.step == plan.step
+        assert result.rows.tolist() == plan.rows[plan.samples].tolist()
+        assert result.tokens.dtype == np.int32
+        assert not result.failed
+        for name, count in result.extra.items():
+            self.figures[name] = self.figures.get(name, 0) + count
+        by_row = {request.row: request for request in running}
+        for request, count in entries:
+            request.computed += count
+        for row, positions in result.prompt_logprobs.items():
+            by_row[row].prompt_logprobs += positions
+        for row, token in zip(result.rows.tolist(), result.tokens.tolist(), strict=True):
+            by_row[row].drawn.append(token)
+            if row in result.logprobs:
+                by_row[row].logprobs.append(result.logprobs[row])
+
+
+class FakeGraph:
+    """Runs the recorded work again; the tensors it was recorded on say on what."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self._run()
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.recorded = False
+
+    def record(self) -> None:
+        self.recorded = True
+
+    def synchronize(self) -> None:
+        assert self.recorded
+
+
+class FakeAccelerator:
+    """A device whose tensors lie on the CPU. `graph_bytes` are taken by each capture."""
+
+    def __init__(self, total_bytes: int = 0, graph_bytes: int = 0) -> None:
+        self.total_bytes, self.graph_bytes = total_bytes, graph_bytes
+        self.graphs: list[FakeGraph] = []
+        self.pools: list[object] = []
+        self.released = 0
+        self.held = self.peak = 0
+
+    def allocated_bytes(self) -> int:
+        return self.held
+
+    def peak_bytes(self) -> int:
+        return self.peak
+
+    def reset_peak(self) -> None:
+        self.peak = self.held
+
+    def used_bytes(self) -> int:
+        return self.held + self.graph_bytes * len(self.graphs)
+
+    def release_cached(self) -> None:
+        self.released += 1
+
+    def synchronize(self) -> None:
+        pass
+
+    def event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def staging(self, count: int) -> torch.Tensor:
+        return torch.full((count,), -77, dtype=torch.int32)
+
+    def new_pool(self) -> object:
+        return object()
+
+    def capture(self, run: Callable[[], None], pool: object) -> FakeGraph:
+        run()
+        self.graphs.append(FakeGraph(run))
+        self.pools.append(pool)
+        return self.graphs[-1]
