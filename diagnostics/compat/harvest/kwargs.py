@@ -169,7 +169,9 @@ def _by_type(evaluator: Evaluator, name: str, parts: list[Any], how: Style) -> d
             if p is not NONE and not (p is dict or (isinstance(p, TypeForm) and p.origin is dict))
         ]
         return {"type": Conversion("json_or_str" if others else "json")}
-    if any(isinstance(p, ClassValue) and evaluator.is_enum(p) and _counts(evaluator, p) for p in parts):
+    if any(
+        isinstance(p, ClassValue) and evaluator.classes.is_enum(p) and _counts(evaluator, p) for p in parts
+    ):
         return {"type": Conversion("int")}
     return {"type": Conversion("str")}
 
@@ -200,12 +202,12 @@ def _optional(found: dict[str, Any], optional: bool, how: Style) -> dict[str, An
 
 def _counts(evaluator: Evaluator, cls: ClassValue) -> bool:
     """Whether an enumeration's values are numbers."""
-    return all(isinstance(member.value, int) for member in evaluator.enum_members(cls))
+    return all(isinstance(member.value, int) for member in evaluator.classes.enum_members(cls))
 
 
 def _plain_dict(evaluator: Evaluator, part: Any) -> Any:
     """A subclass of dict counts as dict (a TypedDict does not)."""
-    if isinstance(part, ClassValue) and dict in evaluator.outside_bases(part):
+    if isinstance(part, ClassValue) and dict in evaluator.classes.outside_bases(part):
         return dict
     return part
 

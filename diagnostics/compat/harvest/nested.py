@@ -84,7 +84,9 @@ def _field(
     computed = isinstance(default, Unknown)
     place = resolvers.of_field(field) if default is None else None
     literal = next((part for part in parts if isinstance(part, TypeForm) and part.origin == LITERAL), None)
-    enum = next((part for part in parts if isinstance(part, ClassValue) and evaluator.is_enum(part)), None)
+    enum = next(
+        (part for part in parts if isinstance(part, ClassValue) and evaluator.classes.is_enum(part)), None
+    )
     choices: list[Any] | None = None
     if literal is not None and str not in parts:
         choices = list(literal_options(evaluator, literal))

@@ -6,8 +6,10 @@ import ast
 import itertools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .base import Interpreter
+from .fields import field_named
 from .values import (
     MISSING,
     ClassValue,
@@ -23,9 +25,6 @@ from .values import (
     Unknown,
     known,
 )
-
-if TYPE_CHECKING:
-    from .evaluator import Evaluator
 
 # Methods of plain values that have no effect outside them.
 SAFE_METHODS: dict[type, set[str]] = {
@@ -47,10 +46,10 @@ SAFE_METHODS: dict[type, set[str]] = {
     tuple: {"index", "count"},
 }
 # Functions of a release that are replaced by their meaning rather than followed.
-Handler = Callable[["Evaluator", FunctionValue, list[Any], dict[str, Any]], Any]
+Handler = Callable[[Interpreter, FunctionValue, list[Any], dict[str, Any]], Any]
 HANDLERS: dict[str, Handler] = {}
 # Classes of a release whose objects are stood in for.
-CONSTRUCTORS: dict[str, Callable[[Evaluator], Any]] = {}
+CONSTRUCTORS: dict[str, Callable[[Interpreter], Any]] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -64,36 +63,36 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def call(evaluator: Evaluator, node: ast.Call, scope: Scope) -> Any:
+def call(interpreter: Interpreter, node: ast.Call, scope: Scope) -> Any:
     """The value of a call, or Unknown."""
     if isinstance(node.func, ast.Attribute):
-        special = _super_method(evaluator, node.func, scope)
+        special = _super_method(interpreter, node.func, scope)
         if special is None:
-            target = evaluator.expression(node.func.value, scope)
-            plain = _method(evaluator, target, node, scope)
+            target = interpreter.expression(node.func.value, scope)
+            plain = _method(interpreter, target, node, scope)
             if plain is not MISSING:
                 return plain
-            function = evaluator.attribute(target, node.func.attr)
+            function = interpreter.attribute(target, node.func.attr)
         else:
             function = special
     else:
-        function = evaluator.expression(node.func, scope)
-    args, kwargs = arguments(evaluator, node, scope)
-    return apply(evaluator, function, args, kwargs, ast.unparse(node))
+        function = interpreter.expression(node.func, scope)
+    args, kwargs = arguments(interpreter, node, scope)
+    return apply(interpreter, function, args, kwargs, ast.unparse(node))
 
 
-def arguments(evaluator: Evaluator, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any]]:
+def arguments(interpreter: Interpreter, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any]]:
     """The evaluated arguments of a call; an unknown `**mapping` is left out."""
     args: list[Any] = []
     for item in node.args:
-        value = evaluator.expression(item, scope)
+        value = interpreter.expression(item, scope)
         if isinstance(item, ast.Starred):
-            args.extend(evaluator.iterate(value))
+            args.extend(interpreter.iterate(value))
         else:
             args.append(value)
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
-        value = evaluator.expression(keyword.value, scope)
+        value = interpreter.expression(keyword.value, scope)
         if keyword.arg is not None:
             kwargs[keyword.arg] = value
         elif isinstance(value, dict):
@@ -103,30 +102,30 @@ def arguments(evaluator: Evaluator, node: ast.Call, scope: Scope) -> tuple[list[
     return args, kwargs
 
 
-def apply(evaluator: Evaluator, function: Any, args: list[Any], kwargs: dict[str, Any], text: str) -> Any:
+def apply(interpreter: Interpreter, function: Any, args: list[Any], kwargs: dict[str, Any], text: str) -> Any:
     """Call `function`, one of the values an expression can have."""
     match function:
         case FunctionValue(node=node):
             handler = HANDLERS.get(node.name)
             return (
-                handler(evaluator, function, args, kwargs)
+                handler(interpreter, function, args, kwargs)
                 if handler
-                else evaluator.run(function, args, kwargs)
+                else interpreter.run(function, args, kwargs)
             )
         case ClassValue():
-            return _construct(evaluator, function, args, kwargs)
+            return _construct(interpreter, function, args, kwargs)
         case Symbol(name=name):
             outside = OUTSIDE.get(name)
-            return outside(evaluator, args, kwargs) if outside else _opaque(name, text)
+            return outside(interpreter, args, kwargs) if outside else _opaque(name, text)
         case LambdaValue(node=node, scope=scope):
             names = dict(zip([a.arg for a in node.args.args], args, strict=False))
-            return evaluator.expression(node.body, Scope(scope.module, {**scope.names, **names}))
+            return interpreter.expression(node.body, Scope(scope.module, {**scope.names, **names}))
         case Constantly(value=value):
             return value
         case Unknown():
             return Unknown(text)
         case _ if callable(function) and all(known(value) for value in args):
-            items = [evaluator.iterate(value) if isinstance(value, ClassValue) else value for value in args]
+            items = [interpreter.iterate(value) if isinstance(value, ClassValue) else value for value in args]
             return function(*items, **kwargs)
         case _:
             return Unknown(text)
@@ -136,14 +135,14 @@ def _opaque(name: str, text: str) -> Any:
     return Symbol("enum.auto()") if name == "enum.auto" else Unknown(text)
 
 
-def _super_method(evaluator: Evaluator, node: ast.Attribute, scope: Scope) -> FunctionValue | None:
+def _super_method(interpreter: Interpreter, node: ast.Attribute, scope: Scope) -> FunctionValue | None:
     """The method that `super().name` reaches, when `node` is that."""
     inner = node.value
     if not (isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "super"):
         return None
     if scope.bound is None or scope.owner is None:
         return None
-    line = evaluator.mro(scope.bound)
+    line = interpreter.classes.mro(scope.bound)
     for parent in line[line.index(scope.owner) + 1 :]:
         for item in parent.node.body:
             if isinstance(item, ast.FunctionDef) and item.name == node.attr:
@@ -151,61 +150,62 @@ def _super_method(evaluator: Evaluator, node: ast.Attribute, scope: Scope) -> Fu
     return None
 
 
-def _method(evaluator: Evaluator, target: Any, node: ast.Call, scope: Scope) -> Any:
+def _method(interpreter: Interpreter, target: Any, node: ast.Call, scope: Scope) -> Any:
     """A method of a plain value or of a recorder object; MISSING when `target` is neither."""
     assert isinstance(node.func, ast.Attribute)
     name = node.func.attr
     receiver = getattr(target, "harvest_call", None)
     if receiver is not None:
-        args, kwargs = arguments(evaluator, node, scope)
+        args, kwargs = arguments(interpreter, node, scope)
         return receiver(name, args, kwargs, node, scope)
     for kind, names in SAFE_METHODS.items():
         if isinstance(target, kind):
             if name not in names:
                 return Unknown(ast.unparse(node))
-            args, kwargs = arguments(evaluator, node, scope)
+            args, kwargs = arguments(interpreter, node, scope)
             if not all(known(value) for value in args) and name not in {"append", "get", "pop", "setdefault"}:
                 return Unknown(ast.unparse(node))
             return getattr(target, name)(*args, **kwargs)
     return MISSING
 
 
-def _construct(evaluator: Evaluator, owner: ClassValue, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _construct(interpreter: Interpreter, owner: ClassValue, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if owner.name in CONSTRUCTORS:
-        return CONSTRUCTORS[owner.name](evaluator)
-    if evaluator.is_enum(owner):
+        return CONSTRUCTORS[owner.name](interpreter)
+    if interpreter.classes.is_enum(owner):
         return next(
-            (m for m in evaluator.enum_members(owner) if args and m.value == args[0]), Unknown(owner.name)
+            (m for m in interpreter.classes.enum_members(owner) if args and m.value == args[0]),
+            Unknown(owner.name),
         )
     return Instance(owner, dict(kwargs))
 
 
-def _field(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> FieldCall:
+def _field(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> FieldCall:
     given = dict(kwargs)
     if args and args[0] is not Ellipsis:
         given.setdefault("default", args[0])
     return FieldCall(given)
 
 
-def _get_args(evaluator: Evaluator, args: list[Any], _: dict[str, Any]) -> Any:
+def _get_args(interpreter: Interpreter, args: list[Any], _: dict[str, Any]) -> Any:
     form = args[0]
     if isinstance(form, TypeForm):
-        return literal_options(evaluator, form) if form.origin == Symbol("typing.Literal") else form.args
+        return literal_options(interpreter, form) if form.origin == Symbol("typing.Literal") else form.args
     return Unknown("get_args")
 
 
-def literal_options(evaluator: Evaluator, form: TypeForm) -> tuple[Any, ...]:
+def literal_options(interpreter: Interpreter, form: TypeForm) -> tuple[Any, ...]:
     """The options of a `Literal`, nested literals flattened, each once."""
     found: list[Any] = []
     for item in form.args:
         if isinstance(item, TypeForm) and item.origin == Symbol("typing.Literal"):
-            found.extend(literal_options(evaluator, item))
+            found.extend(literal_options(interpreter, item))
         else:
             found.append(item.value if isinstance(item, EnumMember) else item)
     return tuple(dict.fromkeys(found))
 
 
-def _getenv(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _getenv(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[1] if len(args) > 1 else kwargs.get("default")
 
 
@@ -216,11 +216,11 @@ def _copied(value: Any) -> Any:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _first(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _first(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else None
 
 
-OUTSIDE: dict[str, Callable[[Evaluator, list[Any], dict[str, Any]], Any]] = {
+OUTSIDE: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
     "dataclasses.field": _field,
     "pydantic.Field": _field,
     "pydantic.fields.Field": _field,
@@ -243,11 +243,9 @@ OUTSIDE: dict[str, Callable[[Evaluator, list[Any], dict[str, Any]], Any]] = {
 
 
 @handles("get_field")
-def _get_field(evaluator: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+def _get_field(interpreter: Interpreter, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
     """`get_field(Config, "name")`: the field with its default, as vLLM copies it into another dataclass."""
-    from .fields import field_named
-
-    found = field_named(evaluator, args[0], args[1])
+    found = field_named(interpreter, args[0], args[1])
     if found is None:
         return Unknown(f"{args[0].name}.{args[1]}")
     return FieldCall(
@@ -257,7 +255,7 @@ def _get_field(evaluator: Evaluator, _: FunctionValue, args: list[Any], __: dict
 
 @handles("env_with_choices", "env_list_with_choices", "env_set_with_choices", "get_env_or_set_default")
 def _environment_getter(
-    evaluator: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
+    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """A getter with a default and, mostly, choices."""
     default = args[1] if len(args) > 1 else kwargs.get("default")
@@ -267,11 +265,13 @@ def _environment_getter(
 
 
 @handles("deprecated_env")
-def _deprecated_getter(evaluator: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+def _deprecated_getter(
+    interpreter: Interpreter, _: FunctionValue, args: list[Any], __: dict[str, Any]
+) -> Any:
     """A getter that warns when its variable is set."""
-    return Constantly(evaluator.invoke(args[3]) if len(args) > 3 else None)
+    return Constantly(interpreter.invoke(args[3]) if len(args) > 3 else None)
 
 
 @handles("init_logger", "load_general_plugins", "get_attr_docs")
-def _irrelevant(_: Evaluator, function: FunctionValue, __: list[Any], ___: dict[str, Any]) -> Any:
+def _irrelevant(_: Interpreter, function: FunctionValue, __: list[Any], ___: dict[str, Any]) -> Any:
     return Unknown(function.node.name)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .base import Interpreter
 from .operations import bind
 from .source import imported_names
 from .values import FunctionValue, Instance, Scope, Unknown, known
-
-if TYPE_CHECKING:
-    from .evaluator import Evaluator
-
-MAX_CALLS = 25
 
 
 class _Returned(Exception):
@@ -22,23 +18,22 @@ class _Returned(Exception):
 
 
 def run_function(
-    evaluator: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
+    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """What the function returns, or Unknown; parser objects among the arguments record what is added to them."""
-    depth = kwargs.pop("__depth__", 0)
-    if depth > MAX_CALLS or isinstance(function.node, ast.AsyncFunctionDef):
+    if isinstance(function.node, ast.AsyncFunctionDef):
         return Unknown(function.node.name)
     scope = Scope(function.module, {}, function.owner, function.bound)
-    _bind_parameters(evaluator, function, args, kwargs, scope)
+    _bind_parameters(interpreter, function, args, kwargs, scope)
     try:
-        _body(evaluator, function.node.body, scope)
+        _body(interpreter, function.node.body, scope)
     except _Returned as returned:
         return returned.value
     return None
 
 
 def _bind_parameters(
-    evaluator: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any], scope: Scope
+    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any], scope: Scope
 ) -> None:
     parameters = function.node.args
     names = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
@@ -54,12 +49,12 @@ def _bind_parameters(
         elif name in kwargs:
             scope.names[name] = kwargs[name]
         elif name in defaults:
-            scope.names[name] = evaluator.expression(defaults[name], Scope(function.module))
+            scope.names[name] = interpreter.expression(defaults[name], Scope(function.module))
         else:
             scope.names[name] = Unknown(name)
     for item, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
         fallback = (
-            Unknown(item.arg) if default is None else evaluator.expression(default, Scope(function.module))
+            Unknown(item.arg) if default is None else interpreter.expression(default, Scope(function.module))
         )
         scope.names[item.arg] = kwargs.get(item.arg, fallback)
     if parameters.vararg:
@@ -68,70 +63,70 @@ def _bind_parameters(
         scope.names[parameters.kwarg.arg] = {k: v for k, v in kwargs.items() if k not in scope.names}
 
 
-def _body(evaluator: Evaluator, body: list[ast.stmt], scope: Scope) -> None:
+def _body(interpreter: Interpreter, body: list[ast.stmt], scope: Scope) -> None:
     for node in body:
-        _statement(evaluator, node, scope)
+        _statement(interpreter, node, scope)
 
 
-def _statement(evaluator: Evaluator, node: ast.stmt, scope: Scope) -> None:
+def _statement(interpreter: Interpreter, node: ast.stmt, scope: Scope) -> None:
     match node:
         case ast.Expr(value=value):
-            evaluator.expression(value, scope)
+            interpreter.expression(value, scope)
         case ast.Return(value=value):
-            raise _Returned(None if value is None else evaluator.expression(value, scope))
+            raise _Returned(None if value is None else interpreter.expression(value, scope))
         case ast.Assign(targets=targets, value=value):
-            found = evaluator.expression(value, scope)
+            found = interpreter.expression(value, scope)
             for target in targets:
-                _assign(evaluator, target, found, scope)
+                _assign(interpreter, target, found, scope)
         case ast.AnnAssign(target=target, value=value) if value is not None:
-            _assign(evaluator, target, evaluator.expression(value, scope), scope)
+            _assign(interpreter, target, interpreter.expression(value, scope), scope)
         case ast.AugAssign(target=ast.Name() | ast.Subscript() as target, op=op, value=value):
-            joined = evaluator.expression(ast.copy_location(ast.BinOp(target, op, value), node), scope)
-            _assign(evaluator, target, joined, scope)
+            joined = interpreter.expression(ast.copy_location(ast.BinOp(target, op, value), node), scope)
+            _assign(interpreter, target, joined, scope)
         case ast.Delete(targets=targets):
             for target in targets:
-                _delete(evaluator, target, scope)
+                _delete(interpreter, target, scope)
         case ast.If(test=test, body=body, orelse=orelse):
-            verdict = evaluator.expression(test, scope)
+            verdict = interpreter.expression(test, scope)
             if known(verdict):
-                _body(evaluator, body if verdict else orelse, scope)
+                _body(interpreter, body if verdict else orelse, scope)
             elif any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
                 raise _Returned(Unknown(ast.unparse(test)))
         case ast.For(target=target, iter=iterable, body=body):
-            _loop(evaluator, target, evaluator.expression(iterable, scope), body, scope)
+            _loop(interpreter, target, interpreter.expression(iterable, scope), body, scope)
         case ast.With(body=body) | ast.Try(body=body):
-            _body(evaluator, body, scope)
+            _body(interpreter, body, scope)
         case ast.FunctionDef():
             scope.names[node.name] = FunctionValue(scope.module, node)
         case ast.Import() | ast.ImportFrom():
             for name, target in imported_names(scope.module, node):
-                scope.names[name] = evaluator.imported(target)
+                scope.names[name] = interpreter.imported(target)
         case ast.Raise():
             raise _Returned(Unknown("raises"))
         case _:
             pass
 
 
-def _loop(evaluator: Evaluator, target: ast.expr, items: Any, body: list[ast.stmt], scope: Scope) -> None:
+def _loop(interpreter: Interpreter, target: ast.expr, items: Any, body: list[ast.stmt], scope: Scope) -> None:
     if not known(items):
         return
-    for item in evaluator.iterate(items):
+    for item in interpreter.iterate(items):
         bind(target, item, scope)
-        _body(evaluator, body, scope)
+        _body(interpreter, body, scope)
 
 
-def _assign(evaluator: Evaluator, target: ast.expr, value: Any, scope: Scope) -> None:
+def _assign(interpreter: Interpreter, target: ast.expr, value: Any, scope: Scope) -> None:
     if isinstance(target, ast.Subscript):
-        container = evaluator.expression(target.value, scope)
-        key = evaluator.expression(target.slice, scope)
+        container = interpreter.expression(target.value, scope)
+        key = interpreter.expression(target.slice, scope)
         if isinstance(container, dict) and known(key):
             container[key] = value
     else:
         bind(target, value, scope)
 
 
-def _delete(evaluator: Evaluator, target: ast.expr, scope: Scope) -> None:
+def _delete(interpreter: Interpreter, target: ast.expr, scope: Scope) -> None:
     if isinstance(target, ast.Subscript):
-        container = evaluator.expression(target.value, scope)
+        container = interpreter.expression(target.value, scope)
         if isinstance(container, dict):
-            container.pop(evaluator.expression(target.slice, scope), None)
+            container.pop(interpreter.expression(target.slice, scope), None)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .base import Interpreter
 from .values import MISSING, ClassValue, FieldCall, Symbol, TypeForm, Unknown
-
-if TYPE_CHECKING:
-    from .evaluator import Evaluator
 
 UNION = (Symbol("typing.Union"), Symbol("typing.Optional"))
 # Wrappers that leave the type inside them in force.
@@ -40,14 +38,18 @@ class FieldSpec:
         return f"{self.owner.name}.{self.name}"
 
 
-def is_dataclass(evaluator: Evaluator, value: Any) -> bool:
+def is_dataclass(interpreter: Interpreter, value: Any) -> bool:
     """Whether `value` is a class of the release that is a (pydantic) dataclass; models do not count."""
-    return isinstance(value, ClassValue) and any(_makes_dataclass(cls) for cls in evaluator.mro(value))
+    return isinstance(value, ClassValue) and any(
+        _makes_dataclass(cls) for cls in interpreter.classes.mro(value)
+    )
 
 
-def is_model(evaluator: Evaluator, value: Any) -> bool:
+def is_model(interpreter: Interpreter, value: Any) -> bool:
     """Whether `value` is a pydantic model of the release."""
-    return isinstance(value, ClassValue) and Symbol("pydantic.BaseModel") in evaluator.outside_bases(value)
+    return isinstance(value, ClassValue) and Symbol(
+        "pydantic.BaseModel"
+    ) in interpreter.classes.outside_bases(value)
 
 
 def _makes_dataclass(value: ClassValue) -> bool:
@@ -58,35 +60,35 @@ def _makes_dataclass(value: ClassValue) -> bool:
     return False
 
 
-def fields(evaluator: Evaluator, cls: ClassValue) -> list[FieldSpec]:
+def fields(interpreter: Interpreter, cls: ClassValue) -> list[FieldSpec]:
     """The fields in the order the dataclass has them; the nearest class to define one wins."""
-    if cls in evaluator.fields_of:
-        return evaluator.fields_of[cls]
+    if cls in interpreter.fields_of:
+        return interpreter.fields_of[cls]
     found: dict[str, FieldSpec] = {}
-    for owner in reversed(evaluator.mro(cls)):
-        scope = evaluator.class_scope(owner)
+    for owner in reversed(interpreter.classes.mro(cls)):
+        scope = interpreter.classes.scope(owner)
         body = owner.node.body
         for position, node in enumerate(body):
             if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
                 continue
-            hint = annotation(evaluator, node.annotation, owner)
+            hint = annotation(interpreter, node.annotation, owner)
             if isinstance(hint, TypeForm) and hint.origin in (
                 Symbol("typing.ClassVar"),
                 Symbol("dataclasses.InitVar"),
             ):
                 continue
-            value = MISSING if node.value is None else evaluator.expression(node.value, scope)
+            value = MISSING if node.value is None else interpreter.expression(node.value, scope)
             name = node.target.id
             found[name] = _spec(owner, name, hint, value, node, _doc(body, position))
-    evaluator.fields_of[cls] = list(found.values())
-    return evaluator.fields_of[cls]
+    interpreter.fields_of[cls] = list(found.values())
+    return interpreter.fields_of[cls]
 
 
-def field_named(evaluator: Evaluator, cls: Any, name: str) -> FieldSpec | None:
+def field_named(interpreter: Interpreter, cls: Any, name: str) -> FieldSpec | None:
     """One field of a class, or None."""
     if not isinstance(cls, ClassValue):
         return None
-    return next((field for field in fields(evaluator, cls) if field.name == name), None)
+    return next((field for field in fields(interpreter, cls) if field.name == name), None)
 
 
 def _spec(owner: ClassValue, name: str, hint: Any, value: Any, node: ast.AnnAssign, doc: str) -> FieldSpec:
@@ -103,14 +105,14 @@ def _doc(body: list[ast.stmt], position: int) -> str:
     return ""
 
 
-def annotation(evaluator: Evaluator, node: ast.expr, owner: ClassValue) -> Any:
+def annotation(interpreter: Interpreter, node: ast.expr, owner: ClassValue) -> Any:
     """An evaluated annotation; one written as a string is parsed first."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         try:
             node = ast.parse(node.value, mode="eval").body
         except SyntaxError:
             return Unknown(node.value)
-    return evaluator.expression(node, evaluator.class_scope(owner))
+    return interpreter.expression(node, interpreter.classes.scope(owner))
 
 
 def hint_parts(hint: Any) -> list[Any]:
@@ -128,10 +130,10 @@ def hint_parts(hint: Any) -> list[Any]:
     return [hint]
 
 
-def default_of(evaluator: Evaluator, field: FieldSpec, fallback: Any = None) -> Any:
+def default_of(interpreter: Interpreter, field: FieldSpec, fallback: Any = None) -> Any:
     """The value a field has when it is not given; `fallback` for a field that must be given."""
     if field.default is not MISSING:
         return fallback if field.default is Ellipsis else field.default
     if field.factory is not MISSING:
-        return evaluator.invoke(field.factory)
+        return interpreter.invoke(field.factory)
     return fallback

@@ -1,4 +1,4 @@
-"""Operators, and assignment to names: what both expressions and statements need."""
+"""Operators, iteration and assignment to names: what expressions and statements both need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from .values import Scope, Unknown, known
+from .classes import Classes
+from .values import ClassValue, Scope, Symbol, TypeForm, Unknown, known
+
+Expression = Callable[[ast.expr, Scope], Any]
+
+PLAIN_ITERABLES = (list, tuple, set, frozenset, dict, str, range, zip, enumerate)
+PLAIN_ITERABLES += (type({}.items()), type({}.keys()), type({}.values()))
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -49,3 +55,44 @@ def applied(function: Callable[[Any, Any], Any], node: ast.expr, left: Any, righ
     if not (known(left) and known(right)):
         return Unknown(ast.unparse(node))
     return function(left, right)
+
+
+def iterate(classes: Classes, value: Any) -> list[Any]:
+    """The items of a known iterable. Raises TypeError for anything else."""
+    if isinstance(value, ClassValue) and classes.is_enum(value):
+        return list(classes.enum_members(value))
+    if isinstance(value, PLAIN_ITERABLES):
+        return list(value)
+    raise TypeError(f"not iterable here: {value}")
+
+
+def operation(
+    expression: Expression, node: ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare, scope: Scope
+) -> Any:
+    """The value of an operator's expression, or Unknown."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            values = expression(left, scope), expression(right, scope)
+            if isinstance(op, ast.BitOr) and any(_is_type(value) for value in values):
+                return TypeForm(Symbol("typing.Union"), values)
+            return applied(BINARY[type(op)], node, *values)
+        case ast.UnaryOp(op=op, operand=operand):
+            value = expression(operand, scope)
+            if not known(value):
+                return Unknown(ast.unparse(node))
+            return not value if isinstance(op, ast.Not) else (-value if isinstance(op, ast.USub) else ~value)
+        case ast.BoolOp(op=op, values=values):
+            result: Any = None
+            for item in values:
+                result = expression(item, scope)
+                if not known(result) or bool(result) == isinstance(op, ast.Or):
+                    return result
+            return result
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return applied(COMPARE[type(op)], node, expression(left, scope), expression(right, scope))
+        case _:
+            return Unknown(ast.unparse(node))
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, Symbol | TypeForm | ClassValue | type)
