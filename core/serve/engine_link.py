@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import shutil
+import signal
 import tempfile
 from multiprocessing.process import BaseProcess
 from typing import Protocol
@@ -20,6 +21,7 @@ from .engine_process import EngineFactory, engine_process_main
 
 # A Unix socket's path may have 107 characters; ours adds some to the temporary folder's.
 _MAX_FOLDER_CHARS = 80
+_REAP_S = 0.2  # its pipe closes a moment before its exit code can be had
 
 log = structlog.get_logger()
 
@@ -108,6 +110,18 @@ class EngineLink:
     def _on_exit(self, process: BaseProcess) -> None:
         asyncio.get_running_loop().remove_reader(process.sentinel)
         self._read()  # its last words
-        process.join(0)
+        process.join(_REAP_S)
         if not self._ending:
-            self._listener.on_gone(f"the engine process has gone (exit code {process.exitcode})")
+            self._listener.on_gone(f"the engine process has gone ({how_it_ended(process.exitcode)})")
+
+
+def how_it_ended(exit_code: int | None) -> str:
+    """A process's exit code in words; a negative one is the signal that killed it."""
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {'unknown' if exit_code is None else exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = ", as the kernel does where memory runs out" if -exit_code == signal.SIGKILL else ""
+    return f"killed by {name}{hint}"

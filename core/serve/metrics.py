@@ -224,7 +224,6 @@ class Metrics(Collector):
             "vllm:prompt_tokens": ("Prefill tokens processed.", self.prompt_tokens),
             "vllm:prompt_tokens_cached": ("Prompt tokens found in the cache.", self.prompt_tokens_cached),
             "vllm:generation_tokens": ("Generation tokens processed.", self.generation_tokens),
-            "camshaft:admission_rejections": ("Requests refused, queue full.", self.admission_rejections),
             "camshaft:policy_faults": ("Steps a policy failed in.", stats.policy_faults if stats else 0),
             "camshaft:steps": ("Engine steps.", stats.step if stats else 0),
         }
@@ -244,6 +243,12 @@ class Metrics(Collector):
         hits, waiting = (self.stats.prefix_hits, self.stats.waiting) if self.stats else (0, 0)
         counters = (
             ("request_success", "Finished requests by reason.", "finished_reason", self.finished),
+            (
+                "admission_rejections",
+                "Requests refused at a full queue.",
+                "reason",
+                {"max_num_queued_reqs": self.admission_rejections},
+            ),
             (
                 "prompt_tokens_by_source",
                 "Prompt tokens by where their keys and values came from.",

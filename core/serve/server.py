@@ -113,6 +113,7 @@ class Server:
             listener.close()
             if self._config.uds:
                 Path(self._config.uds).unlink(missing_ok=True)
+        log.info("stopped", exit_status=int(self._exit))
         return self._exit
 
     async def _load(self) -> Ready | None:

@@ -88,6 +88,8 @@ def test_a_full_queue_is_503_with_retry_after(model_folder: Path) -> None:
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["type"] == "ServiceUnavailableError"
             assert server.get("/health").status_code == 200
+            counted = 'vllm:admission_rejections_total{engine="0",model_name="fake-model",reason="max_num_queued_reqs"} 1.0'
+            assert counted in server.get("/metrics").text
             assert [future.result().status_code for future in futures] == [200, 200, 200]
         assert server.post(COMPLETIONS, body).status_code == 200
 
@@ -128,7 +130,9 @@ def test_the_engine_dies(model_folder: Path, kill: bool) -> None:
                 crash = server.post(COMPLETIONS, {"prompt": [9]})
                 assert crash.status_code == 503
                 assert "fell off the bus" in crash.json()["error"]["message"]
-            assert whole.result(10).status_code == 503
+            told = whole.result(10)
+            assert told.status_code == 503
+            assert ("killed by SIGKILL" if kill else "fell off the bus") in told.json()["error"]["message"]
             assert events(stream.result(10).text)[-1]["error"]["code"] == 503
         assert server.get("/health").status_code == 503
         assert server.post(COMPLETIONS, ENDLESS).status_code == 503
