@@ -11,6 +11,7 @@ from .prove import WORTH
 from .situation import Situation
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
+CURE = 1.4  # times the work done: what leaves an overload an overload is a remedy only beyond it
 LOSSY_WORTH = 0.04  # answers may change: something else that helps goes first
 
 
@@ -76,23 +77,32 @@ def _worth_acting(situation: Situation, best: Proof, overloaded: bool) -> bool:
     """
     if best.gain <= WORTH:
         return False
+    if overloaded and best.after.saturated and _more_done(best) < CURE:
+        return False
     if best.proposal.from_evidence:
-        return not (overloaded and best.after.saturated and best.gain < 0.15)
-    if overloaded:
-        return not best.after.saturated or best.gain > 0.3
+        return True
     wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
     if not wanted and _cure(best) == 1.0 and _trades(best):
         return False
     return best.gain > (0.15 if not situation.complaint else 0.05)
 
 
+def _more_done(proof: Proof) -> float:
+    """How many times the throughput."""
+    return proof.after.throughput_output_tokens_per_s / max(proof.before.throughput_output_tokens_per_s, 1e-9)
+
+
 def _trades(proof: Proof) -> bool:
-    """Whether throughput falls, or the first token or the time per token gets later, by more than a little."""
+    """Whether throughput falls or requests take longer in all, by more than a little."""
     before, after = proof.before, proof.after
-    if after.throughput_output_tokens_per_s < 0.97 * before.throughput_output_tokens_per_s:
+    if _more_done(proof) < 0.97:
         return True
-    pairs = ((before.ttft_ms, after.ttft_ms), (before.tpot_ms, after.tpot_ms))
-    return any(b and a and a.mean > 1.1 * b.mean and a.mean > b.mean + 1 for b, a in pairs)
+    return bool(
+        before.e2e_ms
+        and after.e2e_ms
+        and after.e2e_ms.mean > 1.05 * before.e2e_ms.mean
+        and after.e2e_ms.mean > before.e2e_ms.mean + 1
+    )
 
 
 def _overloaded(situation: Situation, result: Result) -> bool:

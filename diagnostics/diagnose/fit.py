@@ -74,6 +74,7 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
     if tokens is None:
         tokens = 4.0 * max(slots, situation.concurrency or 1) * longest
         notes.lines.append("the size of the KV cache is not known; it is taken to be no limit")
+    tokens = _room(situation, tokens, longest)
     chunked = value("enable_chunked_prefill")
     budget = int(value("max_num_batched_tokens"))
     if chunked is False:
@@ -97,6 +98,12 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
         reserve_full_prompt=bool(reserve),
         watermark=0.0,
     )
+
+
+def _room(situation: Situation, tokens: float, longest: int) -> float:
+    """The cache's tokens, and no fewer than what was seen to run with nobody waiting and nothing evicted."""
+    calm = situation.waiting == 0 and not situation.preempting and not situation.evidence.sweep
+    return max(tokens, (situation.running or 1) * longest) if calm else tokens
 
 
 def _reserves(situation: Situation) -> bool:
@@ -154,7 +161,9 @@ def _cost(situation: Situation, params: SchedulerParams, inputs: float, notes: _
 
 
 def _step_ms(situation: Situation, batch: float) -> float | None:
-    """The time of a decode step at the observed batch."""
+    """The time of a decode step at the observed batch, with no prompt beside it where such stand out."""
+    if situation.spiky_gaps is not None:
+        return situation.spiky_gaps[1]
     for name in ("step_ms", "tpot_ms", "itl_ms"):
         told = situation.figure(name, "mean", "p50")
         if told:
@@ -184,13 +193,16 @@ def _swept_slope(situation: Situation) -> tuple[float, float] | None:
 
 
 def _prefill_token_ms(situation: Situation, params: SchedulerParams, inputs: float) -> float | None:
-    """The time of a prompt token: from a stall that one prompt causes, or a first token without others."""
+    """The time of a prompt token: from a stall that one prompt causes, a first token without others, or a gap."""
     if situation.stalled_ttft is not None and (situation.input_tokens or 0) > params.max_num_batched_tokens:
         late = situation.stalled_ttft[0].value or 0.0
         return late / (situation.input_tokens or 1)
     alone = situation.evidence.find("ttft_ms", None, "alone")
     if alone is not None and alone.value and inputs:
         return alone.value / inputs
+    if situation.spiky_gaps is not None and inputs:
+        gap, usual = situation.spiky_gaps
+        return (gap - usual) / min(inputs, params.max_num_batched_tokens)
     return None
 
 

@@ -12,6 +12,7 @@ ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
 MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000
+USUAL_STEP_S = 0.03  # to guess how many run at once at an arrival rate, before anything is replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,7 @@ def fitted_load(situation: Situation, given: Workload | None = None) -> Load:
 def _steady(situation: Situation) -> Load:
     notes: list[str] = []
     told_input, told_output = situation.input_tokens, situation.output_tokens
-    inputs = told_input or ASSUMED_INPUT
-    outputs = told_output or min(ASSUMED_OUTPUT, max(16, inputs))
-    if told_input is None or told_output is None:
-        notes.append(f"lengths are assumed: prompts of {inputs:,} tokens, answers of {outputs:,}")
+    inputs, outputs = _lengths(situation, notes)
     shape: dict[str, Any] = {"input_tokens": inputs, "output_tokens": outputs}
     if told_input is None:
         shape["input_tokens"] = _spread(inputs)
@@ -54,17 +52,42 @@ def _steady(situation: Situation) -> Load:
     return Load(load_workload(shape), tuple(notes), told)
 
 
+def _lengths(situation: Situation, notes: list[str]) -> tuple[int, int]:
+    """Tokens of a prompt and of an answer: as told, as the observed rates and the cache make them, or assumed."""
+    inputs, outputs = situation.input_tokens, situation.output_tokens
+    if inputs is not None and outputs is not None:
+        return inputs, outputs
+    ratio = situation.prompt_share
+    if ratio is None or inputs is not None or outputs is not None:
+        inputs = inputs or (round(outputs * ratio) if outputs and ratio else ASSUMED_INPUT)
+        outputs = outputs or (round(inputs / ratio) if ratio else min(ASSUMED_OUTPUT, max(16, inputs)))
+        notes.append(f"lengths are assumed: prompts of {inputs:,} tokens, answers of {outputs:,}")
+        return max(1, inputs), max(2, outputs)
+    held, why = situation.held_tokens, "the running requests' share of the cache"
+    if held is None:
+        held, why = ASSUMED_INPUT + ASSUMED_OUTPUT / 2, "an assumed size"
+    outputs = max(2, round(held / (ratio + 0.5)))
+    inputs = max(1, round(outputs * ratio))
+    notes.append(
+        f"lengths from the rates of prompt and output tokens and {why}: prompts of {inputs:,} tokens, answers of {outputs:,}"
+    )
+    return inputs, outputs
+
+
 def _spread(mean: int) -> dict[str, Any]:
     return {"uniform": [max(1, mean // 2), mean + mean // 2]}
 
 
 def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) -> dict[str, Any]:
     slots, budget = int(situation.value("max_num_seqs")), int(situation.value("max_num_batched_tokens"))
-    together = min(situation.running or situation.concurrency or 16, slots)
+    rate = situation.rate_per_s
+    together = situation.running or situation.concurrency or 16
+    if rate and not situation.evidence.hint("concurrency"):
+        together = max(together, rate * outputs * USUAL_STEP_S)
+    together = min(together, slots)
     steps_each = outputs / max(1.0, together) + inputs / budget
     most = max(24, int(MOST_STEPS / steps_each))
     asked = situation.evidence.hint("requests")
-    rate = situation.rate_per_s
     if rate and not situation.evidence.hint("concurrency"):
         return {"kind": "poisson", "rate": rate, "requests": int(min(most, max(100, 60 * rate)))}
     clients = situation.concurrency

@@ -16,25 +16,36 @@ from .situation import Situation, preemption_marks
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
 MOST_SECONDS = 6.0  # of processor time
 MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
+NEAR_MISS = 0.05  # of all requests are counted good beforehand: a ratio of two handfuls says little
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What each log ratio of a latency counts beside throughput: what somebody suffers from counts more."""
+    """What each log ratio of a latency counts beside throughput: what somebody suffers from counts more.
 
-    first_token: float = 0.2  # p50 and p99, each
-    gaps: float = 0.1  # p99 between tokens
-    per_token: float = 0.2  # mean time per output token
+    A request's whole time, not its time per token, stands for decoding: where fewer run at once each of them
+    is faster, and the others wait for it.
+    """
+
+    first_token: float = 0.1  # p50 and p99, each
+    gaps: float = 0.05  # between tokens
+    whole: float = 0.3  # a request from end to end, mean
+    per_token: float = 0.0  # mean time per output token: of use only where evictions stretch it
+    widest_gap: bool = (
+        False  # the longest gap, not the 99th percentile: more and shorter stalls may raise that one
+    )
 
     @classmethod
     def of(cls, situation: Situation) -> Objective:
         """By what the evidence shows: first tokens behind somebody's prompt, or gaps between tokens."""
         if situation.stalled_ttft is not None:
-            return cls(first_token=0.5, gaps=0.05, per_token=0.05)
+            return cls(first_token=0.5, gaps=0.05, whole=0.05)
         if situation.spiky_gaps is not None:
-            return cls(first_token=0.1, gaps=1.0)
+            return cls(first_token=0.05, gaps=1.0, whole=0.1, widest_gap=True)
         if preemption_marks(situation):  # first tokens come early there, and are paid for with lost work
-            return cls(first_token=0.1, per_token=0.3)
+            return cls(per_token=0.3)
+        if situation.late_first_token:
+            return cls(first_token=0.2)
         return cls()
 
 
@@ -44,6 +55,7 @@ def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None =
     Mere turns are given up after a while, once a replay has confirmed what the evidence shows.
     """
     before = rig.play({}).result
+    aim = objective or Objective()
     proofs: list[Proof] = []
     started = time.process_time()
     for proposal in proposals:
@@ -60,8 +72,8 @@ def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None =
                 proposal=proposal,
                 before=before,
                 after=after,
-                gain=gain(before, after, objective or Objective()),
-                predicted=predicted(before, after, rig.band_percent),
+                gain=gain(before, after, aim),
+                predicted=predicted(before, after, rig.band_percent, aim),
                 replay=replayed,
             )
         )
@@ -72,13 +84,15 @@ def gain(before: Result, after: Result, objective: Objective) -> float:
     """How much better: the log ratio of throughput (goodput under targets) plus the latencies' by their weights."""
     rate = _ratio(before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s)
     if before.targets.any:
-        rate = _ratio(before.goodput_requests_per_s, after.goodput_requests_per_s) + 0.1 * rate
+        few = NEAR_MISS * before.throughput_requests_per_s
+        rate = _ratio(before.goodput_requests_per_s + few, after.goodput_requests_per_s + few) + 0.1 * rate
     first = _latency(before.ttft_ms, after.ttft_ms, "p50") + _latency(before.ttft_ms, after.ttft_ms, "p99")
     return (
         rate
         + objective.first_token * first
-        + objective.gaps * _latency(before.itl_ms, after.itl_ms, "p99")
+        + objective.gaps * _latency(before.itl_ms, after.itl_ms, "max" if objective.widest_gap else "p99")
         + objective.per_token * _latency(before.tpot_ms, after.tpot_ms, "mean")
+        + objective.whole * _latency(before.e2e_ms, after.e2e_ms, "mean")
     )
 
 
@@ -97,7 +111,9 @@ def _clip(value: float) -> float:
     return min(MOST, max(-MOST, value))
 
 
-def predicted(before: Result, after: Result, band_percent: float) -> Mapping[str, Change]:
+def predicted(
+    before: Result, after: Result, band_percent: float, aim: Objective | None = None
+) -> Mapping[str, Change]:
     """The figures that change, each with the range: the change itself is good to `band_percent`."""
     rows = {
         "output_tokens_per_s": (before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s),
@@ -106,6 +122,8 @@ def predicted(before: Result, after: Result, band_percent: float) -> Mapping[str
         "tpot_mean_ms": _pair(before.tpot_ms, after.tpot_ms, "mean"),
         "itl_p99_ms": _pair(before.itl_ms, after.itl_ms, "p99"),
     }
+    if aim is not None and aim.widest_gap:
+        rows["itl_max_ms"] = _pair(before.itl_ms, after.itl_ms, "max")
     if before.targets.any:
         rows["goodput_requests_per_s"] = (before.goodput_requests_per_s, after.goodput_requests_per_s)
     if before.preemptions or after.preemptions:

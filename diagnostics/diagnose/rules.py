@@ -47,19 +47,14 @@ def preemption(s: Situation) -> Iterator[Proposal]:
 
 
 def kv_capacity(s: Situation) -> Iterator[Proposal]:
-    """The cache is full, requests wait, and sequence slots are free."""
+    """The cache is full and requests wait: more slots would not let them in."""
     running, slots = s.running, int(s.value("max_num_seqs"))
-    if (
-        preemption_marks(s)
-        or not s.kv_full
-        or not (s.waiting or 0)
-        or (running is not None and running >= 0.9 * slots)
-    ):
+    if preemption_marks(s) or not s.kv_full or not (s.waiting or 0):
         return
     usage = f"{s.kv_usage:.1%} full" if s.kv_usage is not None else "full"
     shown = f"{running:g} requests run" if running is not None else "requests run"
     why = (
-        f"the KV cache is {usage} while {shown}, far below max_num_seqs {slots}, and {s.waiting:g} wait: requests wait "
+        f"the KV cache is {usage} while {shown} of max_num_seqs {slots}, and {s.waiting:g} wait: requests wait "
         "for KV blocks, not for slots"
     )
     yield from _more_cache(s, "kv_capacity", why)
@@ -121,7 +116,7 @@ def prefill_interference(s: Situation) -> Iterator[Proposal]:
     gap, usual = s.spiky_gaps or (None, None)
     spiky = s.spiky_gaps is not None
     if s.value("enable_chunked_prefill") is False and (spiky or s.stalled_ttft or _rises(s, "itl_ms")):
-        seen = f"p99 between tokens is {gap:g} ms and the usual {usual:g} ms" if spiky else "decodes stall"
+        seen = f"p99 between tokens is {gap:.3g} ms and the usual {usual:.3g} ms" if spiky else "decodes stall"
         yield Proposal(
             bottleneck="prefill_interference",
             knob="enable_chunked_prefill",
@@ -153,7 +148,7 @@ def prefill_interference(s: Situation) -> Iterator[Proposal]:
             knob="max_num_batched_tokens",
             before=budget,
             after=smaller,
-            why=f"p99 between tokens is {gap:g} ms and the usual {usual:g} ms: decodes share steps with chunks of up to "
+            why=f"p99 between tokens is {gap:.3g} ms and the usual {usual:.3g} ms: decodes share steps with chunks of up to "
             f"{budget:,} prompt tokens",
             advice="Smaller chunks lengthen the first token of long prompts a little",
             from_evidence=True,

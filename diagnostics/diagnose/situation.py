@@ -85,10 +85,17 @@ class Situation:
         return self.evidence.trend("kv_usage") == "high"
 
     @cached_property
+    def late_first_token(self) -> bool:
+        """Whether first tokens are said to come late, or requests are seen to wait."""
+        late = (self.figure("ttft_ms", "p50", "mean") or 0) > 2000
+        return late or (self.waiting or 0) >= 1 or self.evidence.trend("ttft_ms") in ("rising", "high")
+
+    @cached_property
     def preemptions(self) -> float:
         seen = [f.value for f in self.evidence.figures if f.name == "preemptions" and f.value is not None]
         event = self.evidence.event("preempted")
-        return max([*seen, event.numbers.get("total", 1.0) if event else 0.0], default=0.0)
+        swapped = [f.value for f in self.evidence.figures if f.name == "swapped" and f.value]
+        return max([*seen, *swapped, event.numbers.get("total", 1.0) if event else 0.0], default=0.0)
 
     @cached_property
     def preempting(self) -> bool:
@@ -132,6 +139,25 @@ class Situation:
         return int(told) if told else None
 
     @cached_property
+    def prompt_share(self) -> float | None:
+        """Prompt tokens for each output token, from the rates of a busy server; None where one was not seen."""
+        prompts, outputs = (
+            self.figure("prompt_tokens_per_s", "mean"),
+            self.figure("output_tokens_per_s", "mean"),
+        )
+        if not prompts or not outputs or preemption_marks(self):  # there prompts are counted again and again
+            return None
+        return min(50.0, max(0.05, prompts / outputs))
+
+    @cached_property
+    def held_tokens(self) -> float | None:
+        """Tokens that a running request holds on average, where the cache's size is told."""
+        capacity, usage = self._told_kv_tokens, self.figure("kv_usage", "mean")
+        if not capacity or not usage or not self.running or usage < 0.02:
+            return None
+        return capacity * usage / self.running
+
+    @cached_property
     def words(self) -> str:
         """Everything said in sentences about the load, lower case."""
         return " ".join(hints.text for hints in self.evidence.load).lower()
@@ -155,7 +181,23 @@ class Situation:
         gap = self.figure("itl_ms", "p99", "max") if self._has("itl_ms", "p99", "max") else None
         usual = self.figure("itl_ms", "p50", "mean") if self._has("itl_ms", "p50", "mean") else None
         usual = usual or self.figure("tpot_ms", "p50", "mean")
-        return (gap, usual) if gap and usual and gap >= 5 * usual else None
+        if gap and usual and gap >= 5 * usual:
+            return gap, usual
+        return self._stalled_decodes()
+
+    def _stalled_decodes(self) -> tuple[float, float] | None:
+        """The same from a stream's speed beside somebody's prompt and without."""
+        pace = {f.qualifier: 1e3 / f.value for f in self.qualified("request_output_tokens_per_s") if f.value}
+        pace |= {
+            f.qualifier: f.value for name in ("tpot_ms", "itl_ms") for f in self.qualified(name) if f.value
+        }
+        beside = [
+            ms for circumstance, ms in pace.items() if "prefill" in circumstance or "prompt" in circumstance
+        ]
+        if not beside or len(pace) < 2:
+            return None
+        gap, usual = max(beside), min(pace.values())
+        return (gap, usual) if gap >= 5 * usual else None
 
     def _has(self, name: str, *statistics: str) -> bool:
         return any(self.evidence.find(name, statistic) is not None for statistic in statistics)
@@ -197,10 +239,8 @@ class Situation:
     @cached_property
     def kv_tokens(self) -> float | None:
         """Tokens the cache holds: as told, or from how full the running requests make it."""
-        told = self.figure("kv_tokens") or self.evidence.setting("kv_tokens")
-        blocks = self.evidence.setting("num_gpu_blocks") or self.figure("kv_blocks")
-        if told or blocks:
-            return float(told or blocks * (self.evidence.setting("block_size") or 16))
+        if self._told_kv_tokens:
+            return self._told_kv_tokens
         if not self.input_tokens:
             return None
         held = self.input_tokens + (self.output_tokens or 0) / 2
@@ -209,6 +249,14 @@ class Situation:
         usage = self.figure("kv_usage")
         if usage and self.running:
             return min(self.running * held / usage, self._thrashing_tokens(held))
+        return None
+
+    @cached_property
+    def _told_kv_tokens(self) -> float | None:
+        told = self.figure("kv_tokens") or self.evidence.setting("kv_tokens")
+        blocks = self.evidence.setting("num_gpu_blocks") or self.figure("kv_blocks")
+        if told or blocks:
+            return float(told or blocks * (self.evidence.setting("block_size") or 16))
         return None
 
     def _thrashing_tokens(self, held: float) -> float:
@@ -221,14 +269,7 @@ class Situation:
     @cached_property
     def complaint(self) -> bool:
         """Whether anything seen is wrong by itself: a queue, a full cache, preemption, a word such as rising."""
-        late = (self.figure("ttft_ms", "p50", "mean") or 0) > 2000
-        return bool(
-            (self.waiting or 0) >= 1
-            or self.kv_full
-            or self.preempting
-            or late
-            or self.evidence.trend("ttft_ms") in ("rising", "high")
-        )
+        return bool(self.late_first_token or self.kv_full or self.preempting)
 
 
 def preemption_marks(s: Situation) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ..simulate import Replay
 from .model import Bottleneck, Proposal
 from .situation import Situation
+
+CHUNK = 2048  # prompt tokens a step, where the budget that is given is that of whole prompts
 
 
 def turns(situation: Situation, seen: Replay) -> list[Proposal]:
@@ -69,13 +74,7 @@ def _share(seen: Replay, cause: str) -> float:
 def _budget(s: Situation, seen: Replay) -> Iterator[Proposal]:
     budget = int(s.value("max_num_batched_tokens"))
     if s.value("enable_chunked_prefill") is False:
-        yield _turn(
-            "prefill_interference",
-            "enable_chunked_prefill",
-            False,
-            True,
-            "prompts are computed whole, and every running sequence waits for them",
-        )
+        yield from _chunking(s, seen)
         return
     tokens = seen.log.column("decodes") + seen.log.column("prefill_tokens")
     spent = float(tokens.max(initial=0.0)) >= 0.9 * budget
@@ -87,12 +86,12 @@ def _budget(s: Situation, seen: Replay) -> Iterator[Proposal]:
             min(16384, 4 * budget),
             f"the {budget:,} tokens of a step are spent while prompts wait",
         )
-    if budget > 512 and float(tokens.max(initial=0.0)) > budget / 4:
+    for smaller in _smaller_budgets(s, seen, budget, float(tokens.max(initial=0.0))):
         yield _turn(
             "prefill_interference",
             "max_num_batched_tokens",
             budget,
-            max(256, budget // 4),
+            smaller,
             f"decodes share steps with up to {budget:,} prompt tokens",
         )
     if not s.value("long_prefill_token_threshold") and spent:
@@ -103,6 +102,51 @@ def _budget(s: Situation, seen: Replay) -> Iterator[Proposal]:
             max(16, budget // 2),
             "one long prompt takes the whole step",
         )
+
+
+def _chunking(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    """Chunks of the release's own size, and of one that keeps gaps short where the configuration fixes the budget."""
+    whole = _turn(
+        "prefill_interference",
+        "enable_chunked_prefill",
+        False,
+        True,
+        "prompts are computed whole, and every running sequence waits for them",
+    )
+    yield whole
+    if not s.given("max_num_batched_tokens"):
+        return
+    chunk = CHUNK
+    if s.targets.itl_ms is not None:
+        chunk = max(128, min(CHUNK, _within(seen, s.targets.itl_ms) or CHUNK))
+    if chunk < int(s.value("max_num_batched_tokens")):
+        yield replace(
+            whole,
+            changes={"enable_chunked_prefill": True, "max_num_batched_tokens": chunk},
+            advice=f"With --max-num-batched-tokens {chunk}, the size of a chunk",
+        )
+
+
+def _smaller_budgets(s: Situation, seen: Replay, budget: int, most: float) -> list[int]:
+    """A quarter of the budget, and what keeps a step within the target between tokens."""
+    found = [max(256, budget // 4)] if budget > 512 and most > budget / 4 else []
+    if s.targets.itl_ms is not None:
+        within = _within(seen, s.targets.itl_ms)
+        if within is not None and 64 <= within < budget:
+            found.insert(0, within)
+    return list(dict.fromkeys(found))
+
+
+def _within(seen: Replay, target_ms: float) -> int | None:
+    """The power of two of prompt tokens that a step beside decodes may have within a time, by the replay's own steps."""
+    took, prompts = seen.log.column("duration_ms"), seen.log.column("prefill_tokens")
+    alone = took[prompts == 0]
+    if not len(alone) or not prompts.any():
+        return None
+    base = float(np.percentile(alone, 90))
+    each = float((took[prompts > 0] - base).clip(0).sum() / prompts.sum())
+    room = (0.9 * target_ms - base) / max(each, 1e-9)
+    return 2 ** int(np.log2(room)) if room >= 1 else None
 
 
 def _switches(s: Situation, seen: Replay) -> Iterator[Proposal]:

@@ -14,6 +14,7 @@ _NAMES = {
     "ttft_p99_ms": ("first token p99", "ms"),
     "tpot_mean_ms": ("time per token", "ms"),
     "itl_p99_ms": ("between tokens p99", "ms"),
+    "itl_max_ms": ("longest gap between tokens", "ms"),
     "preemptions": ("preemptions", ""),
     "kv_gib": ("KV cache", "GiB"),
     "kv_tokens": ("KV cache", "tokens"),
