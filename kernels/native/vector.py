@@ -53,10 +53,10 @@ def _splat(builder: Any, scalar: Any) -> Any:
 
 
 def _prefetch(builder: Any, pointer: Any) -> None:
-    """Asks for a cache line to be in the first-level cache soon."""
+    """Asks for a cache line to be in the second-level cache soon, which more lines at a time can be on their way to."""
     kind = ir.FunctionType(ir.VoidType(), [_I8P, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(3), _I32(1)])
+    builder.call(function, [builder.bitcast(pointer, _I8P), _I32(0), _I32(2), _I32(1)])
 
 
 def _tile_rows(
@@ -142,6 +142,22 @@ def tile(rows: int, x: int, w: int, ldw: int, k: int, acc: int, chain: int, earl
     `step` bytes from `early` for each term start on their way from memory.
     """
     _tile(rows, x, w, ldw, k, acc, chain, early, step)
+
+
+@intrinsic
+def _fetch_line(typing_context: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _prefetch(builder, builder.inttoptr(args[0], _I8P))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@jit(inline="always")
+def fetch(address: int, size: int) -> None:
+    """Asks for `size` bytes from an address to be in the cache soon; the address need not be readable."""
+    for offset in range(0, size, 64):
+        _fetch_line(address + offset)
 
 
 @intrinsic

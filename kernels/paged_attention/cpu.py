@@ -19,6 +19,7 @@ from ..native.vector import (
     LANES,
     ROW,
     WIDTH,
+    fetch,
     fma,
     largest,
     pointer,
@@ -38,9 +39,20 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @jit()
 def _load_keys(
-    source: int, block_size: int, dim: int, head_step: int, table: int, begin: int, end: int, keys: int
+    source: int,
+    block_size: int,
+    dim: int,
+    head_step: int,
+    table: int,
+    begin: int,
+    end: int,
+    keys: int,
+    apart: int,
 ) -> None:
-    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` is left undefined."""
+    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` is left undefined.
+
+    Meanwhile their values, `apart` bytes away, start on their way from memory.
+    """
     blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
     eights = block_size % 8 == 0 and dim % LANES == 0
     key, stop, index, offset = begin, min(end, begin + TILE), begin // block_size, begin % block_size
@@ -50,6 +62,7 @@ def _load_keys(
         target = keys + (at // WIDTH * dim * WIDTH + at % WIDTH) * 4
         if eights:
             for i in range(0, dim, LANES):
+                fetch(place + apart + 8 * i * 4, 8 * LANES * 4)
                 transpose(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
         else:
             column = carray(pointer(target), (dim * WIDTH,), np.float32)
@@ -131,29 +144,14 @@ def _block_address(base: int, head_step: int, table: int, index: int, count: int
 
 
 @jit()
-def _score(
-    rows: int, laid: int, keys: int, count: int, dim: int, scores: int,
-    ahead: int, block_size: int, head_step: int, table: int, blocks: int,
-) -> None:  # fmt: skip
-    """Scores of rows with `count` keys. Meanwhile keys of the table's first blocks start on their way from memory."""
-    pieces = max(1, WIDTH // block_size) if blocks > 0 else 1
-    depth, size = dim // pieces, block_size * dim * 4
-    for part in range(0, count, WIDTH):
-        for start in range(0, dim, depth):
-            place = (part * dim + start * WIDTH) * 4
-            early = _block_address(ahead, head_step, table, place // size, blocks)
-            x, w = laid + start * 4, keys + place
-            step = WIDTH * 4 if early != 0 else 0
-            early = early + place % size if early != 0 else keys
-            tile(rows, x, w, WIDTH, depth, scores + part * 4, 1 if start > 0 else 0, early, step)
-
-
-@jit()
 def _add_values(
     rows: int, scores: int, source: int, count: int, dim: int, output: int, block_size: int, head_step: int,
     table: int, ahead: int, next_table: int, next_blocks: int,
 ) -> None:  # fmt: skip
-    """Adds weighted values of the table's first `count` keys where they lie; meanwhile fetches the next table's."""
+    """Adds weighted values of the table's first `count` keys where they lie.
+
+    Meanwhile the blocks of the next table, `ahead` in memory, start on their way.
+    """
     blocks = -(-count // block_size)
     for index in range(blocks):
         values = _block_address(source, head_step, table, index, blocks)
@@ -195,7 +193,7 @@ def _attend(
     panels = -(-rows // HEIGHT)
     whole = TILE % block_size == 0 and WIDTH % min(block_size, WIDTH) == 0 and dim % WIDTH == 0
     while begin < context:
-        _load_keys(k, block_size, dim, head_step, table, begin, context, keys)
+        _load_keys(k, block_size, dim, head_step, table, begin, context, keys, v - k)
         direct = whole and panels == 1
         if not direct:
             _load_values(v, block_size, dim, padded, head_step, table, begin, context, values)
@@ -212,11 +210,9 @@ def _attend(
             first = panel * rows // panels
             height = (panel + 1) * rows // panels - first
             place = first * ROW * 4
-            fetched = blocks if panel == 0 else 0
-            _score(
-                height, laid + place, keys, count, dim, scores + place,
-                k + shift, block_size, head_step, ahead, fetched,
-            )  # fmt: skip
+            for part in range(0, count, WIDTH):
+                w = keys + part * dim * 4
+                tile(height, laid + place, w, WIDTH, dim, scores + place + part * 4, 0, keys, 0)
             for row in range(first, first + height):
                 at = position + row // group
                 low = max(0, at - window + 1 - begin) if window > 0 else 0
@@ -225,7 +221,7 @@ def _attend(
                 _weigh(scores + row_place, low, high, scale, state + row * 8, output + row_place, dim)
             if direct:
                 _add_values(
-                    rows, scores, v, count, dim, output, block_size, head_step, here, v + shift, ahead, blocks
+                    rows, scores, v, count, dim, output, block_size, head_step, here, k + shift, ahead, blocks
                 )
                 continue
             for part in range(0, padded, WIDTH):
