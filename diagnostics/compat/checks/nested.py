@@ -9,7 +9,7 @@ from typing import Any
 from ..parsing.parser import Use
 from ..releases.dialect import evidence
 from ..releases.history import Span
-from ..releases.table import Field
+from .bounds import leaves
 from .context import Context
 from .findings import Change, Finding
 from .values import choice_history
@@ -19,19 +19,8 @@ def nested_findings(context: Context) -> Iterator[Finding]:
     """What the target's configuration objects would say about the keys given to them."""
     for use in context.parsed.uses:
         if use.flag.nested and isinstance(use.value, dict):
-            for path, value in _leaves(use.value, use.flag.nested):
+            for path, value in leaves(use.value, use.flag.nested):
                 yield from _key(context, use, path, value)
-
-
-def _leaves(value: dict[str, Any], known: dict[str, Field], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) as deep as the table knows keys."""
-    for key, item in value.items():
-        path = f"{prefix}{key}"
-        deeper = isinstance(item, dict) and any(name.startswith(path + ".") for name in known)
-        if deeper:
-            yield from _leaves(item, known, path + ".")
-        else:
-            yield path, item
 
 
 def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from ..parsing.parser import Misuse, Use
 from ..releases import history
 from ..releases.table import Flag
 from ..releases.versions import Version, parse
+from .bounds import bound_findings
 from .context import Context
 from .findings import Edit, Finding
 from .remedies import head, remedy
@@ -44,6 +45,8 @@ def option_findings(context: Context) -> Iterator[Finding]:
         if use.abbreviated:
             yield _formerly(context, use.spelled, use.option, use.values) or _abbreviated(context, use)
         yield from value_gone(context, use)
+        if use is context.use(use.flag.name):
+            yield from bound_findings(context, use)
     yield from checkpoint_gone(context)
     yield from _repeated(context)
     yield from _pairs(context)

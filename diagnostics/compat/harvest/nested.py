@@ -97,6 +97,7 @@ def _field(
         type="enum" if enum is not None else _type(evaluator, parts, literal),
         default=None if computed else default,
         choices=choices,
+        bounds=field.bounds,
         resolver=name if computed or place else None,
     )
 

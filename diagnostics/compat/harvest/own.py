@@ -14,6 +14,7 @@ from ....core.config.schema import ServeConfig, group_of
 from ....core.config.values import human_int, human_int_or_auto, json_mapping, names
 from ..releases.table import EnvVar, Flag, Table
 from ..releases.versions import Version, parse
+from .interpret.fields import BOUNDS
 from .release import Harvest
 
 SCHEMA = "core/config/schema.py"
@@ -53,6 +54,7 @@ def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
         negatives=["--no-" + option[2:]] if is_bool else [],
         default=default,
         choices=_choices(schema),
+        bounds=_bounds(field.metadata),
         parse=parse_name,
         optional=optional,
         deprecated=_deprecated(field.deprecated),
@@ -91,6 +93,11 @@ def _choices(schema: dict[str, Any]) -> list[Any] | None:
     """The values that a knob's JSON Schema lists."""
     forms = [schema, *schema.get("anyOf", [])]
     return next((form["enum"] for form in forms if "enum" in form), None)
+
+
+def _bounds(metadata: list[Any]) -> dict[str, float]:
+    found = {name: getattr(item, name, None) for item in metadata for name in BOUNDS if hasattr(item, name)}
+    return {name: bound for name, bound in found.items() if bound is not None}
 
 
 def _plain(value: Any) -> Any:

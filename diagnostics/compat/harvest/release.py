@@ -121,6 +121,7 @@ class _Builder:
             negatives=self._negatives(option, kind),
             default=default,
             choices=self._choices(option),
+            bounds=field.bounds if field else {},
             nargs=_nargs(option),
             parse=_parse_name(converted.name, option),
             optional=converted.optional and not takes_bool,

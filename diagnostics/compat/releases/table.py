@@ -12,7 +12,10 @@ from .versions import UnknownVersion, Version
 
 
 class Field(msgspec.Struct, omit_defaults=True):
-    """One key of a flag that takes JSON; keys of an object inside it are spelled with dots (`pass_config.fuse_act`)."""
+    """One key of a flag that takes JSON; keys of an object inside it are spelled with dots (`pass_config.fuse_act`).
+
+    `bounds` are those that the config object sets on a number: `ge`, `gt`, `le` and `lt`.
+    """
 
     name: str
     type: str
@@ -20,6 +23,7 @@ class Field(msgspec.Struct, omit_defaults=True):
     choices: list[Any] | None = None
     resolver: str | None = None
     deprecated: str | None = None
+    bounds: dict[str, float] = {}
 
 
 class Flag(msgspec.Struct, omit_defaults=True):
@@ -29,7 +33,8 @@ class Flag(msgspec.Struct, omit_defaults=True):
     spellings in `negatives` too), `store_boolean` (bare, or followed by true or false) or `append`. `default` is None
     with `resolver` set when code computes it; `{}` is a JSON object whose keys have the defaults in `nested`.
     `parse` names a conversion beyond the type: `human_readable` (8k, 16K), `human_readable_or_auto`, `optional_value`
-    (the option may stand alone). `optional` says that `None` and the empty string are accepted and mean None.
+    (the option may stand alone). `optional` says that `None` and the empty string are accepted and mean None. `bounds`
+    are those that the config object behind the option sets on a number: `ge`, `gt`, `le` and `lt`.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Flag(msgspec.Struct, omit_defaults=True):
     negatives: list[str] = []
     default: Any = None
     choices: list[Any] | None = None
+    bounds: dict[str, float] = {}
     nargs: str | int | None = None
     parse: str | None = None
     optional: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ UNION = (Symbol("typing.Union"), Symbol("typing.Optional"))
 # Wrappers that leave the type inside them in force.
 TRANSPARENT = {"typing.Annotated", "pydantic.SkipValidation", "pydantic.functional_validators.SkipValidation"}
 NONE = type(None)
+BOUNDS = ("ge", "gt", "le", "lt")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class FieldSpec:
     init: bool
     node: ast.AnnAssign
     doc: str
+    bounds: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def evidence(self) -> str:
@@ -94,8 +97,15 @@ def field_named(interpreter: Interpreter, cls: Any, name: str) -> FieldSpec | No
 def _spec(owner: ClassValue, name: str, hint: Any, value: Any, node: ast.AnnAssign, doc: str) -> FieldSpec:
     if isinstance(value, FieldCall):
         init = value.given.get("init", True) is not False
-        return FieldSpec(owner, name, hint, value.default, value.factory, init, node, doc)
+        return FieldSpec(
+            owner, name, hint, value.default, value.factory, init, node, doc, _bounds(value.given)
+        )
     return FieldSpec(owner, name, hint, value, MISSING, True, node, doc)
+
+
+def _bounds(given: dict[str, Any]) -> dict[str, float]:
+    """The bounds that pydantic holds a value to."""
+    return {name: given[name] for name in BOUNDS if isinstance(given.get(name), int | float)}
 
 
 def _doc(body: list[ast.stmt], position: int) -> str:

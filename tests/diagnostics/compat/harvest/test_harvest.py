@@ -119,6 +119,11 @@ def test_spellings_group_field_and_places_are_kept(found: Harvest) -> None:
     assert found.flags["--limit"].resolved.startswith("vllm/engine/arg_utils.py:")
 
 
+def test_the_bounds_of_a_number_are_kept(found: Harvest) -> None:
+    assert found.flags["--share"].bounds == {"gt": 0, "le": 1}
+    assert found.flags["--size"].bounds == {}
+
+
 def test_deprecations_come_from_help_and_from_a_custom_action(found: Harvest) -> None:
     assert found.flags["--old"].deprecated == "deprecated; to be removed in 0.9.0; use --size"
     assert found.flags["--gone"].deprecated == "deprecated; to be removed in 0.8.0; use --size"

@@ -191,8 +191,8 @@ def test_a_table_differs_from_its_neighbour_in_what_changed_and_not_from_itself(
 
 def test_loading_a_table_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from camshaft.diagnostics.compat.table import load;"
-        "from camshaft.diagnostics.compat.versions import resolve;"
+        "import sys; from camshaft.diagnostics.compat.releases.table import load;"
+        "from camshaft.diagnostics.compat.releases.versions import resolve;"
         "load('vllm', resolve('vllm', None)[0]);"
         "print([m for m in ('pydantic', 'torch', 'yaml', 'click', 'numpy') if m in sys.modules])"
     )
