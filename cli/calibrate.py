@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ..core.config import Resolved
 
 
 @click.command()
@@ -17,58 +20,96 @@ import click
     help="Where the sheet goes; default: where predictions look for it.",
 )
 @click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=45.0,
+    show_default=True,
+    help="How long steps are timed; three rounds of each kind at least.",
+)
+@click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the configuration."
 )
-def calibrate(config: str, output: str | None, overrides: tuple[str, ...]) -> None:  # fmt: skip
+def calibrate(config: str, output: str | None, seconds: float, overrides: tuple[str, ...]) -> None:  # fmt: skip
     """Time steps of CONFIG's model on this machine and write its hardware sheet.
 
-    Takes a minute or two on a CPU. Keep the machine idle meanwhile: what disturbs it is measured too.
+    Takes about a minute on a CPU. Keep the machine idle meanwhile; what was timed while other processes
+    took its cores is left out as far as enough else was timed.
     """
-    from ..core.errors import CamshaftError
+    from ..core.build import settle
+    from ..core.config import load_config
+    from ..core.errors import CamshaftError, ConfigError
 
     try:
-        path = _calibrate(config, output, overrides)
+        resolved = settle(load_config(config, overrides))
+        if resolved.config.device != "cpu":
+            raise ConfigError("a CPU is calibrated here; tests/gpu measures a GPU and writes its sheet")
+        path = _calibrate(resolved, output, seconds)
     except CamshaftError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{path}: written; `engine simulate {config}` uses it")
 
 
-def _calibrate(config: str, output: str | None, overrides: tuple[str, ...]) -> Path:
-    from ..core.build import settle
-    from ..core.config import load_config
+def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
+    from ..core.build import policy_file
     from ..core.errors import ConfigError
     from ..core.execute.torch_executor import TorchExecutor
-    from ..diagnostics.cost.calibrate import fit_machine, machine_sheet, measure_machine, measure_steps
+    from ..diagnostics.cost import calibrate as cost
     from ..diagnostics.cost.fit import write_sheet
+    from ..diagnostics.cost.machine import curves, fit_steps
+    from ..diagnostics.cost.measure import measure
+    from ..diagnostics.cost.trial import AT_ONCE, host_us, trial
     from ..diagnostics.simulate.devices import calibrated_sheet
 
-    resolved = settle(load_config(config, overrides))
-    if resolved.config.device != "cpu" or resolved.shape is None or resolved.hardware is None:
-        raise ConfigError("a CPU is calibrated here; tests/gpu measures a GPU and writes its sheet")
-    executor = TorchExecutor(resolved.config)
+    config, shape, hardware = resolved.config, resolved.shape, resolved.hardware
+    if shape is None or hardware is None:
+        raise ConfigError(f"the shape of {config.model} is not known")
+    executor, dtype = TorchExecutor(config), str(config.dtype)
+    _say(f"loading {config.model}")
     with closing(executor):
-        timings = measure_steps(executor, executor.open(), lambda text: click.echo(text, err=True))
-    machine, dtype = measure_machine(), str(resolved.config.dtype)
-    sheet = machine_sheet(
-        f"this machine ({resolved.hardware.describe()})",
-        resolved.hardware.memory_bytes,
-        machine,
-        fit_machine(timings, machine, resolved.shape, dtype),
-        _host_us(),
-        dtype,
-    )
+        capacity = executor.open()
+        timings = measure(executor, capacity, seconds=seconds, progress=_say)
+        _say("serving a small load")
+        steps = trial(executor, capacity, config.model_copy(update={"record": None}), policy_file(config))
+    _say("copies and products of the bare machine")
+    machine, fitted = cost.measure_machine(), fit_steps(timings.medians())
+    per_sequence = _sequence_us()
+    host = (max(0.0, host_us(steps) - AT_ONCE * per_sequence), per_sequence)
+    name = f"this machine ({hardware.describe()})"
+    found = curves(fitted, machine, shape, dtype)
+    sheet = cost.machine_sheet(name, hardware.memory_bytes, machine, found, host, dtype)
+    sheet = cost.with_trial(sheet, shape, dtype, steps)
+    _say_quality(timings, fitted.mean_error, sheet["error_band"])
     path = Path(output) if output else calibrated_sheet()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_sheet(path, sheet, "engine calibrate")
     return path
 
 
-def _host_us() -> tuple[float, float]:
-    """Microseconds that scheduler and bookkeeping take for a step, and for each sequence in it."""
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _say_quality(timings: Any, fit_error: float, band: dict[str, Any]) -> None:
+    """What the measurement is worth."""
+    disturbed, spread = timings.disturbed_share(), timings.spread()
+    _say(
+        f"{timings.rounds} rounds; the same step varied by {spread:.1%} between them; {disturbed:.0%} of the steps "
+        f"were timed while other processes took cores"
+    )
+    _say(
+        f"the sheet meets the timed steps within {fit_error:.1%} on average, and those of a small load served "
+        f"afterwards within {band['tpot_percent']:g} % (decodes) and {band['ttft_percent']:g} % (prompts)"
+    )
+    if disturbed > 0.5 or spread > 0.1:
+        _say("the machine was not quiet: predictions from this sheet will be off by as much; calibrate again")
+
+
+def _sequence_us() -> float:
+    """Microseconds that scheduler and bookkeeping take for each further sequence in a step."""
     from ..diagnostics.bench.overhead import measure
 
     few, many = (measure(count, steps=90).engine_us for count in (1, 64))
-    return few, max(0.0, (many - few) / 63)
+    return max(0.0, (many - few) / 63)
 
 
 __all__: list[Any] = ["calibrate"]

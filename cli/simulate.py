@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from ..diagnostics.simulate import Prepared
 
+CHECKED_LOAD = "mixed-small"
+CHECKED_POLICIES = "static,continuous,continuous-chunked"
+
 
 @click.command()
 @click.argument("config", required=False)
@@ -43,14 +46,15 @@ if TYPE_CHECKING:
 @click.option(
     "--check-against",
     metavar="FILE|here",
-    help="Predict a table of measured serving points, or what this engine does here, and print the errors.",
+    help="Predict a table of measured serving points, or what this engine does here with the load (default: "
+    "mixed-small) under each policy, and print the errors. Exit status 0 whatever they are.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(min=1),
-    default=1,
+    default=5,
     show_default=True,
-    help="Runs of each policy with --check-against here.",
+    help="Runs of each policy with --check-against here; policies take turns.",
 )
 @click.option(
     "--lesson",
@@ -79,8 +83,9 @@ def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
 
 def _simulate(config: str, options: dict[str, Any]) -> None:
     prepared = _prepare(config, options)
-    workload = _workload(options)
-    if options["check_against"] == "here":
+    checked = options["check_against"] == "here"
+    workload = _workload(options, CHECKED_LOAD if checked else "chat")
+    if checked:
         _check_here(prepared, workload, config, options)
         return
     if options["source"] is None:
@@ -137,12 +142,12 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     )
 
 
-def _workload(options: dict[str, Any]) -> Any:
+def _workload(options: dict[str, Any], preset: str) -> Any:
     from ..core.workload import load_workload
 
     if options["concurrency"] and options["rate"]:
         raise click.UsageError("--concurrency and --rate exclude each other")
-    workload = load_workload(options["source"] or "chat")
+    workload = load_workload(options["source"] or preset)
     if options["concurrency"]:
         workload = workload.at_concurrency(options["concurrency"])
     if options["rate"]:
@@ -230,31 +235,53 @@ def _check(file: str, form: str) -> None:
 
 
 def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[str, Any]) -> None:
-    from contextlib import closing
-
-    from ..core.build import build_engine, settle
-    from ..core.config import load_config, with_policy
-    from ..diagnostics.bench.offline import drive, warm_up
     from ..diagnostics.simulate.live import check_here
 
-    def run(policy: str) -> Any:
-        loaded = with_policy(load_config(config, options["overrides"]), policy)
-        engine = build_engine(settle(loaded).config)
-        with closing(engine):
-            engine.open()
-            warm_up(engine, workload, 2)
-            return drive(engine, workload).result(prepared.targets)
+    names = (options["policies"] or CHECKED_POLICIES).split(",")
 
-    names = (options["policies"] or "static,continuous,continuous-chunked").split(",")
-    rows = check_here(prepared, workload, [n.strip() for n in names], run, options["repeats"])
+    def run(policy: str) -> Any:
+        return _serve_here(prepared, workload, policy, config, options["overrides"])
+
+    rows = check_here(
+        prepared,
+        workload,
+        [name.strip() for name in names],
+        run,
+        options["repeats"],
+        lambda text: click.echo(text, err=True),
+    )
     if options["form"] == "json":
         click.echo(json.dumps([row.to_dict() for row in rows], indent=2))
         return
     from rich.console import Console
 
-    from ..diagnostics.simulate.render import print_live
+    from ..diagnostics.simulate.render_live import print_live
 
     print_live(Console(), rows)
+
+
+def _serve_here(
+    prepared: Prepared, workload: Any, policy: str, config: str, overrides: tuple[str, ...]
+) -> tuple[Any, float | None]:
+    """What a real engine does with the load under a policy, and how fast the machine was just before."""
+    from contextlib import closing
+
+    from ..core.build import policy_file, settle
+    from ..core.config import load_config, with_policy
+    from ..core.engine import Engine
+    from ..core.execute.torch_executor import TorchExecutor
+    from ..diagnostics.bench.offline import drive, warm_up
+    from ..diagnostics.cost.step import StepCost
+    from ..diagnostics.simulate.live import machine_speed
+
+    settled = settle(with_policy(load_config(config, overrides), policy)).config
+    executor = TorchExecutor(settled)
+    with closing(Engine(settled, executor, policy_file(settled))) as engine:
+        engine.open()
+        plain = isinstance(prepared.cost, StepCost)
+        speed = machine_speed(executor, engine.capacity, prepared.cost) if plain else None
+        warm_up(engine, workload, 2)
+        return drive(engine, workload).result(prepared.targets), speed
 
 
 def _lesson(name: str, form: str) -> None:

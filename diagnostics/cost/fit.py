@@ -95,7 +95,7 @@ def decode_attention(
         if moved < 2e6 or moved > 1.2 * l2_bytes:
             terms.append([1.0, batch * kv, batch * heads, moved / bandwidth * 1e6])
             times.append(float(r["latency"]) * 1e3)
-    found, error = _relative_nnls(np.array(terms), np.array(times))
+    found, error = relative_nnls(np.array(terms), np.array(times))
     return {
         "floor_us": round(found[0], 2),
         "us_per_kv_head": round(found[1], 5),
@@ -116,7 +116,7 @@ def prefill_attention(rows: Iterable[Row], kv_dtype: str, peak: float) -> dict[s
         width = batch * heads * size
         terms.append([1.0, tokens * width / 1e6, width * tokens * (tokens + 1) * 2 / peak * 1e6])
         times.append(float(r["latency"]) * 1e3)
-    found, error = _relative_nnls(np.array(terms), np.array(times))
+    found, error = relative_nnls(np.array(terms), np.array(times))
     return {
         "floor_us": round(found[0], 2),
         "us_per_mega_element": round(found[1], 3),
@@ -133,7 +133,7 @@ def all_reduce(rows: Iterable[Row], num_gpus: int) -> dict[str, Any]:
     return {"bytes": [size for size, _ in chosen], "us": [round(us, 1) for _, us in chosen]}
 
 
-def _relative_nnls(terms: np.ndarray, times: np.ndarray) -> tuple[list[float], float]:
+def relative_nnls(terms: np.ndarray, times: np.ndarray) -> tuple[list[float], float]:
     """Non-negative coefficients that minimise the relative error, and its mean."""
     if not len(times):
         raise EvidenceError("no rows to fit")

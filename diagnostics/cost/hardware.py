@@ -107,6 +107,17 @@ class ErrorBand(Sheet):
     source: str
 
 
+class Jitter(Sheet):
+    """How steps scatter: their time over the median, at evenly spaced quantiles (0.5/n, 1.5/n, ...).
+
+    Replays draw from it, so that the slowest of many steps is as slow as it would be.
+    """
+
+    decode: list[float]  # steps of decodes alone
+    prefill: list[float]  # steps with chunks of prompts
+    source: str
+
+
 class Hardware(Sheet):
     """One device. Bandwidths and peaks are the vendor's dense figures."""
 
@@ -127,6 +138,7 @@ class Hardware(Sheet):
     prefill_attention: dict[str, PrefillAttention]
     allreduce: dict[str, AllReduce] = {}  # by number of devices; empty: over PCIe
     allreduce_scale: float = 1.0  # of the time beyond the shortest message's
+    jitter: Jitter | None = None
     tables_source: str | None = None  # what `diagnostics.cost.fit` names as the source of the curves
     curves_of: str | None = None  # the device whose curves stand in for missing measurements
     device_type: str = "cuda"

@@ -1,9 +1,9 @@
-"""Times chosen steps on an opened executor: decodes of a given batch and context, prompt chunks of a given size."""
+"""Times chosen steps on an opened executor: decodes, prompt chunks, and both in one step, as they are served."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,74 +14,110 @@ from ...core.schedule.plan import NewRow, StepPlan
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The composition of a step: `decodes` at a context, then `chunks` of `tokens` each that begin at `start`."""
+
+    decodes: int = 0
+    context: int = 0  # tokens each decode attends to
+    chunks: int = 0
+    tokens: int = 0  # of each chunk
+    start: int = 0  # tokens of its prompt cached before it
+    ends: bool = False  # each chunk is its prompt's last one, so that a token is drawn
+
+    @property
+    def rows(self) -> int:
+        return self.decodes + self.chunks
+
+    @property
+    def total_tokens(self) -> int:
+        return self.decodes + self.chunks * self.tokens
+
+    @property
+    def samples(self) -> int:
+        """Tokens drawn."""
+        return self.decodes + (self.chunks if self.ends else 0)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that decodes attend to."""
+        return self.decodes * self.context
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of a chunk's token and one that it attends to."""
+        return self.chunks * self.tokens * (self.start + (self.tokens + 1) / 2)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Contexts of the decodes, tokens and starts of the chunks: what `StepCost.step` takes."""
+        return (
+            np.full(self.decodes, self.context),
+            np.full(self.chunks, self.tokens),
+            np.full(self.chunks, self.start),
+        )
+
+    def describe(self) -> str:
+        parts = []
+        if self.decodes:
+            parts.append(f"{self.decodes} decodes at {self.context:,}")
+        if self.chunks:
+            parts.append(f"{self.chunks} x {self.tokens} prompt tokens from {self.start:,}")
+        return " with ".join(parts)
+
+
 @dataclass(slots=True)
 class Probe:
-    """Owns the executor's rows 0 to `rows` - 1, each with blocks of its own for `length` tokens."""
+    """Owns the executor's rows 0 to `rows` - 1 and blocks for `filled` of them, `length` tokens each.
+
+    Rows from `filled` on share the blocks of the first ones: steps of many rows can be timed in a small cache.
+    """
 
     executor: Executor
     capacity: Capacity
     rows: int
+    filled: int
     length: int
     _step: int = field(default=0, repr=False)
 
     def begin(self) -> None:
         """Gives every row its tokens and blocks; the cache behind them is not filled yet."""
-        size = self.capacity.block_size
-        blocks = -(-self.length // size)
-        tokens = (np.arange(self.length, dtype=np.int32) * 7 + 300) % max(
-            2, self.capacity.vocab_size - 300
-        ) + 256
+        blocks = -(-self.length // self.capacity.block_size)
+        spread = max(2, self.capacity.vocab_size - 512)
+        tokens = (np.arange(self.length, dtype=np.int32) * 7) % spread
         greedy = SamplingParams(max_tokens=self.length, temperature=0.0, ignore_eos=True)
         added = tuple(NewRow(row, f"probe-{row}", tokens, self.length, greedy) for row in range(self.rows))
-        table_rows = np.repeat(np.arange(self.rows, dtype=np.int32), blocks)
-        indices = np.tile(np.arange(blocks, dtype=np.int32), self.rows)
-        plan = self._plan([0], [0], [1], decodes=0)
+        owners = np.arange(self.rows, dtype=np.int32)
+        own = (owners % self.filled)[:, None] * blocks + np.arange(blocks, dtype=np.int32)
+        plan = self._plan(Point(chunks=1, tokens=1))
         self._run(
-            StepPlan(
-                plan.step,
-                plan.rows,
-                plan.starts,
-                plan.num_tokens,
-                plan.samples,
-                0,
+            replace(
+                plan,
                 added=added,
-                table_rows=table_rows,
-                table_indices=indices,
-                table_blocks=np.arange(self.rows * blocks, dtype=np.int32),
+                table_rows=np.repeat(owners, blocks),
+                table_indices=np.tile(np.arange(blocks, dtype=np.int32), self.rows),
+                table_blocks=own.reshape(-1).astype(np.int32),
             )
         )
 
-    def chunk_ms(self, tokens: int, start: int, row: int = 0, repeats: int = 1) -> float:
-        """Milliseconds of a step that computes one prompt chunk; the least of `repeats`."""
-        return min(self._run(self._plan([row], [start], [tokens], decodes=0)) for _ in range(repeats))
+    def run(self, point: Point, row: int = 0) -> float:
+        """Milliseconds of one step, launch to result; its rows are `row` and those after it."""
+        return self._run(self._plan(point, row))
 
-    def decode_ms(self, sequences: int, context: int, repeats: int = 8) -> float:
-        """Milliseconds of a step of so many decodes at a context; the lower quartile of `repeats`.
-
-        Not the least, since a served step also shares the machine, and not the mean, which one
-        disturbance moves.
-        """
-        rows = list(range(sequences))
-        plan = (rows, [context - 1] * sequences, [1] * sequences)
-        self._run(self._plan(*plan, decodes=sequences))
-        return float(
-            np.percentile([self._run(self._plan(*plan, decodes=sequences)) for _ in range(repeats)], 25)
+    def end(self) -> None:
+        """Gives the rows back, so that an engine may use the executor."""
+        self._run(
+            replace(self._plan(Point(chunks=1, tokens=1)), removed=np.arange(self.rows, dtype=np.int32))
         )
 
-    def fill(self, chunk: int) -> None:
-        """Computes every row's tokens, so that later steps read real keys and values."""
-        for row in range(self.rows):
-            for start in range(0, self.length - 1, chunk):
-                self.chunk_ms(min(chunk, self.length - 1 - start), start, row)
-
-    def _plan(self, rows: list[int], starts: list[int], tokens: list[int], decodes: int) -> StepPlan:
+    def _plan(self, point: Point, row: int = 0) -> StepPlan:
         self._step += 1
+        decodes, chunks = point.decodes, point.chunks
         return StepPlan(
             self._step,
-            np.array(rows, dtype=np.int32),
-            np.array(starts, dtype=np.int32),
-            np.array(tokens, dtype=np.int32),
-            np.ones(len(rows), dtype=bool),
+            np.arange(row, row + point.rows, dtype=np.int32),
+            np.array([point.context - 1] * decodes + [point.start] * chunks, dtype=np.int32),
+            np.array([1] * decodes + [point.tokens] * chunks, dtype=np.int32),
+            np.array([True] * decodes + [point.ends] * chunks, dtype=bool),
             decodes,
         )
 

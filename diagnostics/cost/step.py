@@ -172,20 +172,17 @@ class StepCost:
 
     def _expert_ms(self, tokens: int) -> float:
         shape, tp = self.shape, self.settings.tensor_parallel_size
-        experts, visits, whole = (
-            shape.num_experts,
-            shape.experts_per_token,
-            self.settings.enable_expert_parallel,
-        )
-        if whole:  # an even share of the experts, and of the rows that visit them
-            experts = max(1, experts // tp)
-            tokens_here = tokens / tp * (visits / min(visits, experts))
-            visits = min(visits, experts)
-        else:
-            tokens_here = float(tokens)
-        gemms = expert_gemms(shape, 1 if whole else tp)
+        whole = self.settings.enable_expert_parallel
+        devices = min(tp, max(1, shape.num_experts)) if whole else 1
         return (
-            sum(g.count * self._experts.grouped_time_us(g, tokens_here, experts, visits) for g in gemms) / 1e3
+            sum(
+                g.count
+                * self._experts.grouped_time_us(
+                    g, float(tokens), shape.num_experts, shape.experts_per_token, devices
+                )
+                for g in expert_gemms(shape, 1 if whole else tp)
+            )
+            / 1e3
         )
 
     def _communication_ms(self, tokens: int) -> float:
@@ -220,6 +217,8 @@ class StepCost:
         heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         elements = 2 * 4 * shape.hidden_size + (2 * heads + 3 * wide) / tp
         kernels = 4.0 + (MOE_KERNELS if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
+        rows = shape.experts_per_token / (tp if self.settings.enable_expert_parallel else 1)
+        elements += MOE_PASSES * rows * shape.hidden_size if shape.num_experts else 0.0
         if self._linear.compute in ("fp8", "int8"):
             elements += 2 * (2 * shape.hidden_size + (heads + wide) / tp) * 0.75
             kernels += 1
@@ -282,12 +281,17 @@ class StepCost:
         if settings.enforce_eager or tokens > settings.max_graph_size:
             each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
             time.launch = max(0.0, self.shape.num_layers * each / 1e3 - device)
+            time.launch += self.shape.num_moe_layers * MOE_LAUNCH_US / 1e3
         planning, sequence_ms = host.step_us / 1e3, sequences * host.sequence_us / 1e3
         if settings.async_scheduling:
             planning = max(host.unhidden_us / 1e3, planning - device)
         time.host = planning + sequence_ms
 
 
+MOE_PASSES = (
+    6.0  # over the hidden states of all rows: gathered, written by the last product, summed in float32
+)
+MOE_LAUNCH_US = 300.0
 MOE_KERNELS = 8  # beside the products: choosing experts, sorting rows by expert, gathering, weighted sum
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
 

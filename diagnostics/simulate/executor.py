@@ -9,6 +9,7 @@ import numpy as np
 from ...core.execute.base import Capacity
 from ...core.schedule.plan import StepPlan, StepResult
 from ...core.workload import Segment, WorkloadRequest, segment_tokens
+from ..cost.hardware import Jitter
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import StepCost, StepTime
 
@@ -26,6 +27,24 @@ class VirtualClock:
 
 
 @dataclass(slots=True)
+class Scatter:
+    """Draws how far a step is from its median, by the machine's measured quantiles; the same seed, the same draws."""
+
+    jitter: Jitter
+    seed: int = 0
+    _random: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def factor(self, prefill: bool) -> float:
+        """Of the median time of the next step."""
+        values = self.jitter.prefill if prefill else self.jitter.decode
+        at = self._random.random() * len(values) - 0.5
+        return float(np.interp(at, np.arange(len(values)), values))
+
+
+@dataclass(slots=True)
 class VirtualExecutor:
     """Implements the `Executor` protocol over a cost model; `collect` moves the clock.
 
@@ -38,6 +57,7 @@ class VirtualExecutor:
     clock: VirtualClock
     answers: dict[str, WorkloadRequest] | None = None
     longest_answer: int = 0
+    scatter: Scatter | None = None
     last: StepTime = field(default_factory=StepTime)
     _prompt_lengths: np.ndarray = field(init=False, repr=False)
     _tokens: np.ndarray | None = field(init=False, repr=False, default=None)
@@ -73,6 +93,8 @@ class VirtualExecutor:
             plan.padding,
         )
         duration_ms = self.last.total
+        if self.scatter is not None:
+            duration_ms *= self.scatter.factor(prefill=len(plan.rows) > decodes)
         self.clock.now_s += duration_ms / 1e3
         rows = plan.rows[plan.samples]
         return StepResult(plan.step, rows, self._draw(plan, rows), duration_ms)

@@ -35,7 +35,7 @@ from .replay import Replay, Setup, replay
 class Prepared:
     """A configuration as it would run on a device, ready to be replayed, and changed a knob at a time."""
 
-    loaded: LoadedConfig
+    loaded: LoadedConfig  # as written
     engine: EngineKind
     hardware: Hardware
     shape: ModelShape
@@ -101,6 +101,7 @@ class Prepared:
             vocab_size=self.shape.vocab_size,
             frontend=frontend,
             targets=self.targets,
+            jitter=self.hardware.jitter,
             stop_after_s=stop_after_s,
             error_band={
                 "tpot_percent": band.moe_tpot_percent if moe else band.tpot_percent,
@@ -144,6 +145,7 @@ def prepare(
     engine, targets = engine or EngineKind(), targets or Targets()
     shape = shape or load_model(loaded.config.model)
     assumptions: list[str] = []
+    written = loaded  # a default may depend on a knob that is turned later
     if engine.name == "vllm":
         loaded = _with_vllm_defaults(loaded, engine, hardware, shape)
     device = Device(
@@ -171,7 +173,7 @@ def prepare(
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
     cost = step_cost(resolved.values, foreign, hardware, shape, assumptions)
     return Prepared(
-        loaded=loaded,
+        loaded=written,
         engine=engine,
         hardware=hardware,
         shape=shape,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +11,6 @@ from ...core.memory import GIB
 from ..bench.render import print_result
 from ..results import Distribution, Result
 from .lessons import Lesson
-from .live import FIGURES, LiveRow
 from .prepare import Prepared
 from .published import Compared, Errors
 from .recorder import StepLog
@@ -83,7 +81,7 @@ def print_memory(console: Console, prepared: Prepared) -> None:
 
 def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
     """A series of replays side by side."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     names = (
         "output tok/s",
         "TTFT mean",
@@ -91,16 +89,19 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
         "TPOT mean",
         "ITL p99",
         "ITL max",
-        "evictions",
+        "evicted",
         "KV waste",
     )
-    for name in (first, *names):
-        table.add_column(name, justify="left" if name == first else "right")
-    for row in rows:
-        if row.result is None:
-            table.add_row(row.label, "does not run")
-        else:
-            table.add_row(row.label, *_cells(row.result))
+    labels = [row.label.removeprefix(f"{first}=") for row in rows]
+    cells = [("does not run",) if row.result is None else _cells(row.result) for row in rows]
+    # In a narrow terminal headers are folded, and no label or figure is cut.
+    longest = max(map(len, labels), default=0)
+    table.add_column(first, overflow="fold", min_width=longest, no_wrap=longest >= len(first))
+    for place, name in enumerate(names):
+        widths = [len(row[place]) for row in cells if place < len(row) > 1]
+        table.add_column(name, justify="right", min_width=max(widths, default=0))
+    for label, row in zip(labels, cells, strict=True):
+        table.add_row(label, *row)
     console.print(table)
     console.print("latencies in ms", style="dim")
     for row in rows:
@@ -147,25 +148,6 @@ def print_lesson(console: Console, lesson: Lesson) -> None:
     console.print(table)
     for sentence in lesson.conclusions:
         console.print(f"- {sentence}", highlight=False)
-
-
-def print_live(console: Console, rows: Sequence[LiveRow]) -> None:
-    """Predicted beside measured, a line for each policy and figure."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("policy", "figure", "measured", "spread", "predicted", "error", ""):
-        table.add_column(name, justify="left" if name in ("policy", "figure", "") else "right")
-    for row in rows:
-        for figure in FIGURES:
-            table.add_row(
-                row.policy,
-                figure,
-                f"{median(row.measured[figure]):,.1f}",
-                f"{row.spread(figure):.1%}",
-                f"{row.predicted[figure]:,.1f}",
-                f"{row.error(figure):+.1%}",
-                "holds" if row.holds(figure) else "off",
-            )
-    console.print(table)
 
 
 def print_compared(console: Console, rows: Sequence[Compared], found: Errors) -> None:

@@ -13,11 +13,12 @@ from ...core.schedule.ledger import Ledger
 from ...core.schedule.scheduler import Scheduler, SchedulerParams
 from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ...policies.base import Policy
+from ..cost.hardware import Jitter
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import StepCost
 from ..results import Distribution, KvUse, Result, Targets, summarise
 from .clients import Clients, Frontend
-from .executor import FILLER, VirtualClock, VirtualExecutor
+from .executor import FILLER, Scatter, VirtualClock, VirtualExecutor
 from .recorder import Detail, Recorder, StepLog
 
 
@@ -32,6 +33,8 @@ class Setup:
     frontend: Frontend = field(default_factory=Frontend)
     targets: Targets = field(default_factory=Targets)
     max_queued_requests: int | None = None  # beyond it a request is refused, as the server would
+    jitter: Jitter | None = None  # how the machine's steps scatter, if that was measured
+    seed: int = 0  # of what is drawn from it
     stop_after_s: float | None = None  # of simulated time; what has not ended by then is left out
     error_band: dict[str, object] = field(default_factory=dict)
 
@@ -81,7 +84,12 @@ class _Simulation:
         )
         followed = self.cached and any(r.after >= 0 for r in workload.requests())
         self.executor = VirtualExecutor(
-            setup.cost, capacity, self.clock, self.answers if followed else None, longest
+            setup.cost,
+            capacity,
+            self.clock,
+            self.answers if followed else None,
+            longest,
+            Scatter(setup.jitter, setup.seed) if setup.jitter else None,
         )
 
     def run(self) -> Replay:
