@@ -57,9 +57,11 @@ def open_model(
     """The model of `model_shape(folder)` with its weights on the device, those of its layers in FP8 with
     `quantize_fp8`. Raises ModelError."""
     if obstacle(shape) is None:
-        weights = _Traced(open_weights(folder))
+        weights = _Watched(open_weights(folder), device)
         try:
-            return build(shape, weights, device, dtype, quantize_fp8=quantize_fp8)
+            model = build(shape, weights, device, dtype, quantize_fp8=quantize_fp8)
+            weights.require_finite()
+            return model
         except ModelError as error:
             if str(folder) in str(error):
                 raise
@@ -73,11 +75,14 @@ def open_model(
     return FallbackModel(folder, device, dtype, shape)
 
 
-class _Traced:
-    """A weight source that remembers the file of the tensor it gave last, for what a model finds wrong with it."""
+class _Watched:
+    """A weight source that gives tensors on the device, remembers the file of the last one for what a model
+    finds wrong with it, and sums up each, for one number that is none ruins every answer.
+    """
 
-    def __init__(self, source: FileWeights) -> None:
-        self._source = source
+    def __init__(self, source: FileWeights, device: torch.device) -> None:
+        self._source, self._device = source, device
+        self._sums: dict[str, torch.Tensor] = {}
         self.last_file: Path | None = None
 
     def names(self) -> Iterable[str]:
@@ -85,7 +90,24 @@ class _Traced:
 
     def get(self, name: str) -> torch.Tensor:
         self.last_file = self._source.file_of(name)
-        return self._source.get(name)
+        tensor = self._source.get(name).to(self._device)
+        if tensor.is_floating_point() and tensor.dtype.itemsize > 1:
+            self._sums[name] = tensor.sum(dtype=torch.float32)
+        return tensor
+
+    def require_finite(self) -> None:
+        """Raises ModelError naming the first tensor given so far that holds NaN or infinity."""
+        if not self._sums or bool(torch.stack(list(self._sums.values())).isfinite().all()):
+            return
+        for name, total in self._sums.items():
+            if not bool(total.isfinite()):
+                wrong = ~self._source.get(name).isfinite()  # finite numbers may have an infinite sum
+                if bool(wrong.any()):
+                    first = tuple(int(index) for index in wrong.nonzero()[0])
+                    raise ModelError(
+                        f"{self._source.file_of(name)}: tensor {name!r} holds NaN or infinity at {first} "
+                        f"and {int(wrong.sum()) - 1} more places; the file is damaged, fetch the model again"
+                    )
 
 
 def _is_ours(raw: dict, folder: Path) -> bool:

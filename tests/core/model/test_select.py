@@ -63,6 +63,37 @@ def test_a_tensor_of_another_size_names_file_and_tensor(tiny_llama: Path, tmp_pa
         open_model(folder, model_shape(folder), CPU, torch.float32)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight"]
+)
+def test_a_number_that_is_none_names_file_and_tensor(
+    tiny_llama: Path, tmp_path: Path, name: str, value: float
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = _changed(tiny_llama, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(
+        ModelError,
+        match=rf"model\.safetensors: tensor '{name}' holds NaN or infinity at .* and 0 more places; .*damaged",
+    ):
+        open_model(folder, model_shape(folder), CPU, torch.float32)
+
+
+def test_large_numbers_are_finite(tiny_llama: Path, tmp_path: Path) -> None:
+    """Their sum may not be."""
+    from safetensors.torch import load_file, save_file
+
+    folder = _changed(tiny_llama, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"].fill_(3e38)
+    save_file(tensors, folder / "model.safetensors")
+    open_model(folder, model_shape(folder), CPU, torch.float32)
+
+
 def test_quantised_weights_are_refused_by_name(tiny_llama: Path, tmp_path: Path) -> None:
     folder = _changed(tiny_llama, tmp_path, quantization_config={"quant_method": "awq", "bits": 4})
     with pytest.raises(ModelError, match=r"quantised \(awq\).*GGUF"):
