@@ -12,6 +12,9 @@ import click
 if TYPE_CHECKING:
     from ..core.engine import Engine
     from ..core.workload import Workload
+    from ..diagnostics.bench.floor import Floor
+    from ..diagnostics.bench.policies import Comparison, PolicyResult
+    from .running import Bar, Lines
 
 
 class _BenchGroup(click.Group):
@@ -135,6 +138,7 @@ def _measure_url(
     from dataclasses import asdict
 
     from ..diagnostics.bench.url import Target, drive_url
+    from .running import running
 
     target = Target(
         url=options["url"],
@@ -145,7 +149,7 @@ def _measure_url(
         ignore_eos=options["ignore_eos"],
         timeout_s=options["timeout_s"],
     )
-    with _progress() as bar:
+    with running() as bar:
         progress = bar.begin("requests", workload.count)
         run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
     server = None if run.server is None else asdict(run.server)
@@ -156,13 +160,14 @@ def _measure_offline(
     workload: Workload, targets: Any, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], dict[str, str]]:
     from ..diagnostics.bench.offline import drive, warm_up
+    from .running import running
 
     engine = _engine(options["offline"], options["overrides"])
     with closing(engine):
         engine.open()
         _refuse_too_long(workload, engine)
         warm_up(engine, workload, options["warmup"])
-        with _progress() as bar:
+        with running() as bar:
             progress = bar.begin("requests", workload.count)
             run = drive(engine, workload, progress=progress, seed=options["seed"])
     about = {
@@ -212,43 +217,78 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 
 
 def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
-    from ..diagnostics.bench.policies import Comparison, compare
+    from ..diagnostics.bench.policies import compare
     from ..diagnostics.results import parse_targets
+    from .running import running
 
     workload = _workload(load, options["requests"], None, None)
-    with _progress() as bar:
-        runs = compare(
+    with running() as bar:
+        watch = _Watch(bar, workload.name, source, options)
+        compare(
             lambda policy: _engine(source, options["overrides"], policy),
             workload,
             policies=[name.strip() for name in names.split(",") if name.strip()],
             targets=parse_targets(options["slo"]),
             warmup=options["warmup"],
-            progress=bar.begin,
+            watch=watch,
         )
-    comparison = Comparison(workload.name, tuple(runs), _floor(source, options["overrides"]))
-    document = {"config": source, **comparison.to_dict()}
-    _write(options["output"], document)
     if options["form"] == "json":
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps(watch.document(), indent=2))
         return
     from rich.console import Console
 
     from ..diagnostics.bench.render import print_comparison
 
-    print_comparison(Console(), comparison)
+    print_comparison(Console(), watch.comparison())
 
 
-def _floor(source: str, overrides: tuple[str, ...]) -> float | None:
-    """Tokens a second of one stream that did nothing but read the weights; None on a GPU or an unknown model."""
-    from ..core.config import find_hardware, find_shape, load_config, memory_of, resolve
-    from ..diagnostics.bench.floor import read_bandwidth, single_stream_floor
+class _Watch:
+    """Follows a comparison: says and writes what there is after each policy, and times the memory beside it."""
+
+    def __init__(self, bar: Bar | Lines, workload: str, source: str, options: dict[str, Any]) -> None:
+        self._bar, self._workload, self._source, self._output = bar, workload, source, options["output"]
+        self._runs: list[PolicyResult] = []
+        self._floor = _floor(source, options["overrides"])
+
+    def begin(self, policy: str, requests: int) -> Bar | Lines:
+        if self._floor:
+            self._floor.sample()
+        return self._bar.begin(policy, requests)
+
+    def finished(self, run: PolicyResult) -> None:
+        from ..diagnostics.bench.render import policy_line
+
+        self._runs.append(run)
+        if self._floor:
+            self._floor.sample()
+        _write(self._output, self.document())
+        self._bar.say(policy_line(run))
+
+    def comparison(self) -> Comparison:
+        """Of the policies that have run."""
+        from ..diagnostics.bench.policies import Comparison
+
+        floor = self._floor.tokens_per_s if self._floor else None
+        return Comparison(self._workload, tuple(self._runs), floor)
+
+    def document(self) -> dict[str, Any]:
+        return {"config": self._source, **self.comparison().to_dict()}
+
+
+def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
+    """The byte floor of one stream; None on a GPU or for an unknown model."""
+    from ..core.config import find_hardware, find_shape, load_config, resolve
+    from ..core.quantization import quantization_named
+    from ..core.shape import weight_bytes
+    from ..diagnostics.bench.floor import Floor, bytes_per_token
 
     loaded = load_config(source, overrides)
     hardware, shape = find_hardware(loaded.config.device), find_shape(loaded.config.model)
     if hardware is None or hardware.kind != "cpu" or shape is None:
         return None
-    budget = memory_of(resolve(loaded, hardware, shape), hardware, shape)
-    return single_stream_floor(budget.weights_bytes, read_bandwidth())
+    dtype = str(resolve(loaded, hardware, shape).config.dtype)
+    plain = quantization_named("none")  # a CPU holds every format as its own type
+    return Floor(bytes_per_token(weight_bytes(shape, quantization=plain, dtype=dtype), shape))
 
 
 @bench.command()
@@ -294,35 +334,6 @@ def replay(file: str) -> None:
     if played.first_difference is not None:
         raise click.ClickException(f"{said}: step {played.first_difference} is planned otherwise now")
     click.echo(f"{said}: every plan is the same")
-
-
-class _Bar:
-    """A progress bar on standard error: requests ended and output tokens so far."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-        self._task: Any = None
-        self._name = ""
-
-    def begin(self, name: str, total: int) -> _Bar:
-        """The bar from its start, under a name."""
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task, self._name = self._bar.add_task(name, total=total), name
-        return self
-
-    def __call__(self, ended: int, tokens: int) -> None:
-        self._bar.update(self._task, completed=ended, description=f"{self._name} ({tokens:,} tokens)")
-
-
-@contextmanager
-def _progress() -> Iterator[_Bar]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar)
 
 
 @contextmanager

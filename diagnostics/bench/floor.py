@@ -1,12 +1,15 @@
-"""How fast one stream could be: every token reads all weights once, and memory is only so fast."""
+"""How fast one stream could be: every token reads its weights once, and memory is only so fast."""
 
 from __future__ import annotations
 
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from ...core.shape import ModelShape, WeightBytes
 
 _CHUNK = 64 << 20  # bytes; several of them are far above any cache
 
@@ -28,6 +31,30 @@ def read_bandwidth(seconds: float = 1.0) -> float:
     return best
 
 
-def single_stream_floor(weight_bytes: int, bandwidth: float) -> float:
-    """Tokens a second of one stream, if it did nothing but read the weights."""
-    return bandwidth / weight_bytes
+def bytes_per_token(weights: WeightBytes, shape: ModelShape) -> int:
+    """Bytes of weights that one token alone reads: every layer, its own experts, and the head once.
+
+    A tied head is the embedding's table; an untied embedding gives a single row, which is nothing.
+    """
+    experts = weights.experts * shape.experts_per_token // max(1, shape.num_experts)
+    return weights.linear + weights.norms + (weights.head or weights.embedding) + experts
+
+
+@dataclass(slots=True)
+class Floor:
+    """Tokens a second of one stream that did nothing but read its weights.
+
+    Memory is timed again and again while something else is measured beside it; the best pass counts, so
+    that no busy moment makes the floor look low.
+    """
+
+    token_bytes: int
+    samples: list[float] = field(default_factory=list)  # bytes a second
+
+    def sample(self, seconds: float = 0.6) -> None:
+        self.samples.append(read_bandwidth(seconds))
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None before the first sample."""
+        return max(self.samples) / self.token_bytes if self.samples else None

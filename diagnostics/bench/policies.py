@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.engine import Engine
 from ...core.workload import Workload
@@ -72,6 +72,18 @@ class Comparison:
         }
 
 
+class Watch(Protocol):
+    """Whoever follows a comparison."""
+
+    def begin(self, policy: str, requests: int) -> Progress | None:
+        """A policy is about to run; what is returned hears how far it is."""
+        ...
+
+    def finished(self, run: PolicyResult) -> None:
+        """A policy has run, and its engine is closed."""
+        ...
+
+
 def compare(
     make_engine: Callable[[str], Engine],
     workload: Workload,
@@ -80,21 +92,24 @@ def compare(
     targets: Targets | None = None,
     warmup: int = 2,
     wait: Callable[[float], None] = time.sleep,
-    progress: Callable[[str, int], Progress | None] | None = None,
+    watch: Watch | None = None,
 ) -> list[PolicyResult]:
     """Plays one load under each policy on an engine of its own; `make_engine` gives one not opened yet.
 
-    `wait` passes time on the engines' clock, as in `drive`; `progress` gets a policy and its number of requests.
+    `wait` passes time on the engines' clock, as in `drive`.
     """
     results: list[PolicyResult] = []
     for policy in policies:
         load = workload.first(min(NAIVE_REQUESTS, workload.count)) if policy == "naive" else workload
+        progress = watch.begin(policy, load.count) if watch else None
         with closing(make_engine(policy)) as engine:
             engine.open()
             warm_up(engine, workload, warmup, wait)
-            run = drive(engine, load, wait=wait, progress=progress(policy, load.count) if progress else None)
+            run = drive(engine, load, wait=wait, progress=progress)
             engine.check_integrity()
         results.append(PolicyResult(policy, load.count, run.result(targets), run.steps))
+        if watch:
+            watch.finished(results[-1])
     return results
 
 

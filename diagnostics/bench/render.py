@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..results import Distribution, Result
 from .overhead import Overhead
-from .policies import Comparison, describe
+from .policies import Comparison, PolicyResult, describe
 
 _LATENCIES = (
     ("first token (TTFT)", "ttft_ms"),
@@ -96,6 +96,18 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 def _server_facts(server: dict[str, Any]) -> list[tuple[str, str]]:
     shares = (("KV cache at its fullest", "kv_usage_peak"), ("prefix hits", "prefix_hit_rate"))
     return [(label, f"{server[key]:.1%}") for label, key in shares if server.get(key) is not None]
+
+
+def policy_line(run: PolicyResult) -> str:
+    """One policy's figures in a line."""
+    result = run.result
+    told = [f"{run.policy}: {result.completed:,} requests in {result.duration_s:.1f} s"]
+    told.append(f"{result.throughput_output_tokens_per_s:,.1f} output tok/s")
+    if result.ttft_ms:
+        told.append(f"first token {result.ttft_ms.mean:,.0f} ms")
+    if result.itl_ms:
+        told.append(f"p99 between tokens {result.itl_ms.p99:,.0f} ms")
+    return ", ".join(told)
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:

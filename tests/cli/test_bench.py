@@ -46,6 +46,26 @@ def test_overhead_gives_a_row_for_each_policy_and_number() -> None:
     assert "running" in run("overhead", "--running", "4", "--steps", "30").stdout
 
 
+def test_what_has_run_is_written_before_the_next_policy_runs(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, output = tmp_path / "c.yaml", tmp_path / "result.json"
+    config.write_text(
+        f"model: {tiny_llama}\ndevice: cpu\nmax_model_len: 256\nkv_cache_memory_bytes: 64M\nmax_num_seqs: 4\n"
+    )
+    seen: list[list[str]] = []
+    monkeypatch.setattr(
+        "camshaft.cli.running.Lines.say",
+        lambda *_: seen.append(list(json.loads(output.read_text())["policies"]) if output.exists() else []),
+    )
+    result = run(
+        "policies", "--config", str(config), "--workload", small_load(tmp_path), "--output", str(output),
+        "--policies", "naive,continuous",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert seen == [[], ["naive"], ["naive"], ["naive", "continuous"]]
+
+
 def small_load(folder: Path, concurrency: int = 3) -> str:
     file = folder / "w.yaml"
     file.write_text(
@@ -82,14 +102,20 @@ def test_an_engine_is_measured_in_process(tiny_llama: Path, tmp_path: Path) -> N
     assert "output tok/s" in text
     assert "goodput (ttft 60000 ms)" in text
 
-    compared = json.loads(
-        run(
-            "policies", "--config", str(config), "--workload", small_load(tmp_path), "--format", "json"
-        ).stdout
-    )
+    result = run(
+        "policies", "--config", str(config), "--workload", small_load(tmp_path), "--format", "json",
+        "--output", str(output),
+    )  # fmt: skip
+    compared = json.loads(result.stdout)
+    assert compared == json.loads(output.read_text())
     assert list(compared["policies"]) == ["naive", "static", "continuous", "continuous-chunked"]
     assert all(row["completed"] == 6 for row in compared["policies"].values())
     assert compared["floor_tokens_per_s"] > 0
+    said = result.stderr.splitlines()
+    assert said[0] == "naive: 6 requests ..."
+    assert [line.split(" in ")[0] for line in said[1::2]] == [
+        f"{policy}: 6 requests" for policy in compared["policies"]
+    ]
 
     result = run("--offline", str(config), "--workload", "mixed")
     assert result.exit_code == 1

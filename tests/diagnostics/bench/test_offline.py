@@ -124,8 +124,24 @@ def test_the_classic_policies_come_out_in_their_order(bench: Any) -> None:
         output_tokens={"uniform": [32, 256]},
     )
 
-    runs = compare(lambda policy: bench.engine(policy=policy), workload, warmup=1, wait=bench.clock.wait)
+    followed: list[str] = []
+
+    class Follower:
+        def begin(self, policy: str, requests: int) -> None:
+            followed.append(f"{policy} begins {requests}")
+
+        def finished(self, run: PolicyResult) -> None:
+            followed.append(f"{run.policy} did {run.result.completed}")
+
+    runs = compare(
+        lambda policy: bench.engine(policy=policy),
+        workload,
+        warmup=1,
+        wait=bench.clock.wait,
+        watch=Follower(),
+    )
     assert [run.policy for run in runs] == list(CLASSIC)
+    assert followed[:4] == ["naive begins 8", "naive did 8", "static begins 48", "static did 48"]
     rates = {run.policy: run.result.throughput_output_tokens_per_s for run in runs}
     assert rates["naive"] < rates["static"] < rates["continuous"]
     comparison = Comparison("x", tuple(runs), floor_tokens_per_s=100.0)
