@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from .messages import Logprob, Output, Outputs, Stats, Timing
@@ -20,14 +22,14 @@ class Emitter:
         self._generation_tokens = 0
         self._iteration_tokens: list[int] = []
         self._step_ms: list[float] = []
+        self._figures: Counter[str] = Counter()
 
     def owners(self, result: StepResult) -> dict[int, Request]:
-        """Whose rows the log-probabilities of a result speak of, before an update gives rows away."""
-        rows = self._scheduler.rows
+        """Of whom the prompt log-probabilities of a result speak; asked before the update takes the step."""
         return {
             row: request
-            for row in (*result.logprobs, *result.prompt_logprobs)
-            if (request := rows.requests[row]) is not None
+            for row in result.prompt_logprobs
+            if (request := self._scheduler.owner(row)) is not None
         }
 
     def emit(
@@ -39,6 +41,8 @@ class Emitter:
             self._prompt_tokens += last.prefill_tokens
             self._iteration_tokens.append(last.prefill_tokens + last.decode_tokens)
             self._step_ms.append(last.duration_ms)
+        if result.extra:
+            self._figures.update(result.extra)
         self._generation_tokens += len(update.plain_rows)
         if update.news or result.prompt_logprobs:
             self._tell(update, result, owners, outputs)
@@ -80,6 +84,7 @@ class Emitter:
             waste=scheduler.running.waste(),
             iteration_tokens=self._iteration_tokens,
             step_ms=self._step_ms,
+            figures=dict(self._figures),
         )
         self._iteration_tokens, self._step_ms = [], []
         return stats

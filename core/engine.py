@@ -9,13 +9,14 @@ from typing import Any
 from ..policies.registry import PolicyFile
 from .config import ServeConfig
 from .emit import Emitter
-from .errors import ConfigError, RequestError
-from .execute.base import Capacity, Executor
+from .errors import ConfigError, OutOfMemory, RequestError
+from .execute.base import Capacity, Executor, Relievable
 from .messages import Output, Outputs, Ready, Stats
 from .recording import Recorder
-from .request import FINISH_REJECTED, Request
+from .request import FINISH_ERROR, FINISH_REJECTED, Request
 from .schedule.params import SchedulerParams
-from .schedule.plan import StepPlan
+from .schedule.plan import StepPlan, StepResult
+from .schedule.recovery import Relief, Retreat, start_over, take_back
 from .schedule.scheduler import Scheduler
 
 
@@ -48,6 +49,7 @@ class Engine:
         if self.config.record:
             self._recorder = Recorder(self.config.record, params, self._policy)
         self.emitter = Emitter(self.scheduler)
+        self._relief = Relief(params.max_num_batched_tokens)
         return Ready(
             max_model_len=self.scheduler.params.max_length,
             num_blocks=self.capacity.num_blocks,
@@ -91,9 +93,8 @@ class Engine:
         if self.config.async_scheduling:
             return self._step_overlapped()
         plan, outputs = self._plan()
-        if plan is None:
-            return Outputs(outputs)
-        return self._finish(self._executor.launch(plan), outputs)
+        launched = self._launch(plan, outputs)
+        return Outputs(outputs) if launched is None else self._finish(launched, outputs)
 
     def _step_overlapped(self) -> Outputs:
         """The same, one step ahead: the next step is planned and launched before the last one's tokens
@@ -101,8 +102,7 @@ class Engine:
         """
         plan, outputs = self._plan()
         behind, self._launched = self._launched, None
-        if plan is not None:
-            self._launched = self._executor.launch(plan)
+        self._launched = self._launch(plan, outputs)
         return Outputs(outputs) if behind is None else self._finish(behind, outputs)
 
     def _plan(self) -> tuple[StepPlan | None, list[Output]]:
@@ -114,9 +114,50 @@ class Engine:
             self._recorder.planned(plan, now_s, rejected)
         return plan, [self._rejected(request) for request in rejected]
 
+    def _launch(self, plan: StepPlan | None, outputs: list[Output]) -> Any:
+        """Starts a step. None if there is none, or the device had no memory for it: then it is taken back."""
+        if plan is None:
+            return None
+        try:
+            return self._executor.launch(plan)
+        except OutOfMemory as error:
+            why = str(error)
+        self._recover(take_back, plan, why, outputs)
+        return None
+
+    def _recover(
+        self,
+        way: Callable[..., Retreat],
+        plan: StepPlan,
+        why: str,
+        outputs: list[Output],
+    ) -> None:
+        """Makes room after a step that ran out of memory; whom no step can serve ends with an error."""
+        if isinstance(self._executor, Relievable):
+            self._executor.relieve()
+        hopeless = self._relief.failed(plan.total_tokens)
+        now_s, limit = self.clock(), self._relief.limit
+        retreat = way(self.scheduler, now_s, limit, why if hopeless else None)
+        if self._recorder:
+            self._recorder.recovered(way.__name__, now_s, limit, retreat.given_up)
+        for request in retreat.given_up:
+            self._requests.pop(request.handle, None)
+            outputs.append(Output(request.handle, [], FINISH_ERROR, error=request.error, retryable=True))
+
     def _finish(self, launched: Any, outputs: list[Output]) -> Outputs:
         """Waits for a launched step and gives what came of it, `outputs` first."""
-        result = self._executor.collect(launched)
+        try:
+            result = self._executor.collect(launched)
+        except OutOfMemory as error:
+            why = str(error)
+        else:
+            return self._take(result, outputs)
+        self._launched = None  # it built on the step that is lost
+        self._recover(start_over, self.scheduler.oldest_plan, why, outputs)
+        return Outputs(outputs)
+
+    def _take(self, result: StepResult, outputs: list[Output]) -> Outputs:
+        """Tells scheduler, recording and clients of a step's result."""
         owners = self.emitter.owners(result)
         now_s = self.clock()
         update = self.scheduler.update(result, now_s)
@@ -125,11 +166,18 @@ class Engine:
         if update.news:
             for request in update.finished:
                 self._requests.pop(request.handle, None)
+        if self._relief.succeeded():
+            self.scheduler.token_limit = self._relief.limit
+            if self._recorder:
+                self._recorder.limited(self._relief.limit)
         return self.emitter.emit(update, result, owners, outputs)
 
     def stats(self) -> Stats:
         """Gauges and totals; the per-step lists start afresh with each call."""
-        return self.emitter.stats()
+        stats = self.emitter.stats()
+        if self._relief.out_of_memory:
+            stats.figures["out_of_memory"] = self._relief.out_of_memory
+        return stats
 
     def check_integrity(self) -> None:
         """Raises IntegrityError naming the first broken invariant."""

@@ -116,6 +116,7 @@ class Stats(_Message):
     waste: float  # share of the slots of used blocks that hold no token
     iteration_tokens: list[int] = []  # tokens of each step since the last Stats
     step_ms: list[float] = []  # duration of each step since the last Stats
+    figures: dict[str, int] = {}  # totals of the executor: graph_steps, eager_steps.<why>, out_of_memory
 
 
 class Outputs(_Message):

@@ -24,6 +24,7 @@ from .request import FINISH_STOP, Request, SamplingParams
 from .schedule.outcome import Update
 from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult
+from .schedule.recovery import start_over, take_back
 from .schedule.scheduler import Scheduler
 
 VERSION = 1
@@ -110,6 +111,16 @@ class Recorder:
         for request in finished:
             self._finished(request)
 
+    def recovered(self, way: str, now_s: float, limit: int | None, given_up: list[Request]) -> None:
+        """The newest step was not launched (`take_back`), or a launched one was lost (`start_over`)."""
+        self._write(type=way, now_s=now_s, limit=limit, given_up=bool(given_up))
+        for request in given_up:
+            self._finished(request)
+
+    def limited(self, limit: int | None) -> None:
+        """A step may have so many tokens from now on."""
+        self._write(type="limit", limit=limit)
+
     def close(self) -> None:
         self._file.close()
 
@@ -169,6 +180,10 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         raise EvidenceError(f"{path}: cannot be read: {error}") from error
 
 
+def _why(line: dict[str, Any]) -> str | None:
+    return "failed in the recorded run" if line["given_up"] else None
+
+
 class _Player:
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         if not lines or lines[0].get("type") != "recording":
@@ -204,6 +219,14 @@ class _Player:
                     self._in_flight.append(plan)
                 case "result":
                     self._update(line)
+                case "take_back":
+                    self._in_flight.pop()
+                    take_back(self._scheduler, line["now_s"], line["limit"], _why(line))
+                case "start_over":
+                    self._in_flight.clear()
+                    start_over(self._scheduler, line["now_s"], line["limit"], _why(line))
+                case "limit":
+                    self._scheduler.token_limit = line["limit"]
         return Replay(self._steps, len(self._requests), difference)
 
     def _add(self, line: dict[str, Any]) -> None:

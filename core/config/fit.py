@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
 from ..places import read_yaml
 from ..shape import ModelShape, read_shape, shape_from_config
+from .conflicts import refuse_longer_than_model
 from .hardware import Hardware, find_cpu, find_hardware
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
@@ -68,6 +69,7 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
     activations do not fit, with the arithmetic; both name a preset that works here, if one does.
     """
     config, hardware = resolved.config, resolved.hardware
+    refuse_longer_than_model(resolved)
     if config.device == "cuda" and (hardware is None or hardware.kind != "cuda"):
         here = find_cpu()
         raise ConfigError(
@@ -103,10 +105,23 @@ def _refuse_gpu_only(resolved: Resolved) -> None:
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
     """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
-    from ..memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, DeviceMemory, MemorySettings, memory_budget
+    from ..memory import (
+        CAMSHAFT_CPU,
+        CAMSHAFT_CUDA,
+        DeviceMemory,
+        MemorySettings,
+        capture_sizes,
+        memory_budget,
+    )
 
     config = resolved.config
     length = resolved.value("max_model_len") if resolved.values["max_model_len"].value != -1 else 1
+    graphs = capture_sizes(
+        resolved.value("max_num_seqs"),
+        eager=config.enforce_eager or hardware.kind == "cpu",
+        sizes=config.cudagraph_capture_sizes,
+        limit=config.max_cudagraph_capture_size,
+    )
     settings = MemorySettings(
         max_num_batched_tokens=resolved.value("max_num_batched_tokens"),
         max_num_seqs=resolved.value("max_num_seqs"),
@@ -120,6 +135,7 @@ def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> Memo
         quantization=config.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         pipeline_parallel_size=config.pipeline_parallel_size,
+        num_graph_sizes=len(graphs),
     )
     device = DeviceMemory(
         total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..schedule.plan import StepPlan, StepResult
 
@@ -21,8 +21,21 @@ class Capacity:
     memory: dict[str, Any] = field(default_factory=dict)  # where the bytes went, for reports
 
 
+@runtime_checkable
+class Relievable(Protocol):
+    """An executor whose launch and collect may raise OutOfMemory."""
+
+    def relieve(self) -> None:
+        """Gives memory that no tensor uses back to the device."""
+        ...
+
+
 class Executor(Protocol):
-    """Runs step plans. Plans must be launched in the order they were made."""
+    """Runs step plans. Plans must be launched in the order they were made.
+
+    After OutOfMemory from `launch` the step has not run, and what the plan changed still holds; after one from
+    `collect` nothing of that step or of later ones may be used.
+    """
 
     def open(self) -> Capacity:
         """Loads what is needed and sizes the cache. Raises ModelError or CapacityError."""

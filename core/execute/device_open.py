@@ -56,6 +56,11 @@ def open_on_device(
     return Opened(steps, cache, limits)
 
 
+def first_line(error: torch.OutOfMemoryError) -> str:
+    """What was asked for; further lines tell of settings of torch."""
+    return str(error).partition("\n")[0].rstrip(".")
+
+
 def _is_capturable(model: Model) -> bool:
     """The project's own definitions wait for nothing; what transformers defines may."""
     return obstacle(model.shape) is None
@@ -76,7 +81,7 @@ def _measured_limits(
     try:
         measured = _measure(loaded, trial, sizes, rows, sampler, accelerator)
     except torch.OutOfMemoryError as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
     else:
         del trial
         accelerator.release_cached()

@@ -21,6 +21,11 @@ class PromptChunk:
     alternatives: int
     scores: Scores
 
+    @property
+    def end(self) -> int:
+        """Positions told once this chunk is."""
+        return self.position + len(self.scores.tokens)
+
     def to_host(self) -> PromptChunk:
         """As `Scores.to_host`."""
         return PromptChunk(self.new, self.position, self.alternatives, self.scores.to_host())
@@ -36,11 +41,13 @@ class PromptScores:
     def __init__(self) -> None:
         self._rows: dict[int, NewRow] = {}
         self._told: dict[str, int] = {}  # positions told, by request: survives an eviction
+        self._reached: dict[str, int] = {}  # the same with the steps in flight
 
     def add(self, new: NewRow) -> None:
         """A row begins."""
         if new.params.prompt_logprobs is not None and len(new.tokens) == new.prompt_len:
             self._rows[new.row] = new
+            self._reached[new.request_id] = self._told.get(new.request_id, 0)
 
     def remove(self, row: int) -> None:
         """A row is free; unknown rows are ignored."""
@@ -70,19 +77,19 @@ class PromptScores:
             done += count
         return chunks
 
-    def told(self, chunks: list[PromptChunk]) -> None:
-        """The step of these chunks was launched: nobody is told their positions again."""
+    def launched(self, chunks: list[PromptChunk]) -> None:
+        """The step of these chunks was launched: the next one goes on behind them."""
         for chunk in chunks:
-            told = chunk.position + len(chunk.scores.tokens)
-            self._told[chunk.new.request_id] = told
-            if told + 1 >= chunk.new.prompt_len:
-                self._told.pop(chunk.new.request_id, None)
-                self._rows.pop(chunk.new.row, None)
+            self._reached[chunk.new.request_id] = chunk.end
 
-    def lost(self, chunks: list[PromptChunk]) -> None:
-        """What `told` said of these chunks was wrong: their step came to nothing."""
+    def told(self, chunks: list[PromptChunk]) -> None:
+        """The chunks came back: nobody is told their positions again, even if they are computed again."""
         for chunk in chunks:
-            self._told[chunk.new.request_id] = chunk.position
+            new = chunk.new
+            self._told[new.request_id] = chunk.end
+            # One that was evicted meanwhile comes back, and must not be told again.
+            if chunk.end + 1 >= new.prompt_len and self._rows.get(new.row) is new:
+                del self._told[new.request_id], self._reached[new.request_id], self._rows[new.row]
 
     def _spans(self, plan: StepPlan) -> Iterator[tuple[NewRow, int, int, int]]:
         """Each asking row's untold part of the step: row, token indices first:last, position of the first."""
@@ -94,7 +101,7 @@ class PromptScores:
             if new is None:
                 continue
             start, count = int(plan.starts[i]), int(plan.num_tokens[i])
-            begin = max(start, self._told.get(new.request_id, 0))
+            begin = max(start, self._reached.get(new.request_id, 0))
             end = min(start + count, new.prompt_len - 1)  # the last prompt token predicts no prompt token
             if end > begin:
                 first = int(ends[i]) - count + begin - start

@@ -19,7 +19,7 @@ from ..schedule.plan import StepPlan, StepResult, TokenLogprobs
 from .accelerator import Accelerator, accelerator_of
 from .base import Capacity
 from .cache import allocate_cache, copy_blocks
-from .device_open import open_on_device
+from .device_open import first_line, open_on_device
 from .device_steps import DeviceStep, DeviceSteps
 from .limits import Limits, Loaded
 from .prompt_scores import PromptChunk, PromptScores
@@ -131,10 +131,10 @@ class TorchExecutor:
         try:
             return _Running(started_s, self._launch(plan))
         except torch.OutOfMemoryError as error:
-            why = str(error)
+            why = first_line(error)
         # Outside the handler: the error's frames hold the tensors of the step that failed.
         self._unapplied.append(plan)
-        raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {why.splitlines()[0]}")
+        raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {why}")
 
     @torch.inference_mode()
     def _launch(self, plan: StepPlan) -> HostStep | DeviceStep:
@@ -145,7 +145,7 @@ class TorchExecutor:
             self._change_rows(failed)
         self._unapplied.clear()
         step = self._steps.launch(plan) if self._steps is not None else self._on_host(plan, model)
-        self._scores.told(step.chunks)
+        self._scores.launched(step.chunks)
         return step
 
     def _on_host(self, plan: StepPlan, model: Model) -> HostStep:
@@ -164,8 +164,9 @@ class TorchExecutor:
         try:
             results = step.results()
         except torch.OutOfMemoryError as error:
-            why = str(error)
+            why = first_line(error)
         else:
+            self._scores.told(step.chunks)
             return StepResult(
                 step=step.plan.step,
                 rows=step.plan.rows[step.plan.samples],
@@ -176,8 +177,7 @@ class TorchExecutor:
                 failed=results.failed,
                 extra=results.figures,
             )
-        self._scores.lost(step.chunks)
-        raise OutOfMemory(f"a step of {step.plan.total_tokens} tokens: {why.splitlines()[0]}")
+        raise OutOfMemory(f"a step of {step.plan.total_tokens} tokens: {why}")
 
     def relieve(self) -> None:
         """Gives memory that no tensor uses back to the device."""

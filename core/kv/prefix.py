@@ -79,6 +79,11 @@ class PrefixIndex:
         if key is not None:
             del self._entries[key]
 
+    def clear(self) -> None:
+        """No block is found from now on."""
+        self._entries.clear()
+        self._hash_of.clear()
+
     def check(self) -> None:
         """Raises IntegrityError unless both directions agree."""
         if len(self._entries) != len(self._hash_of):

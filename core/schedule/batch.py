@@ -14,8 +14,13 @@ from .rows import Rows
 _NO_ROWS = np.empty(0, dtype=np.intp)
 
 
-def clamp(budget: Budget, params: SchedulerParams) -> Budget:
-    """The policy's budget within the configured limits; an explicit `enable_chunked_prefill` wins."""
+def clamp(budget: Budget, params: SchedulerParams, limit: int | None = None) -> Budget:
+    """The policy's budget within the configured limits; an explicit `enable_chunked_prefill` wins.
+
+    `limit` are the tokens of a step that the device has memory for: prompts are cut to it, and nothing is padded.
+    """
+    if limit is not None:
+        return budget._replace(tokens=min(budget.tokens, limit), chunked=True, pad=False)
     chunked = budget.chunked if params.enable_chunked_prefill is None else params.enable_chunked_prefill
     tokens = min(budget.tokens, params.max_num_batched_tokens)
     if tokens == budget.tokens and chunked == budget.chunked:

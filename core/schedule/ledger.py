@@ -21,6 +21,7 @@ class Blocked(Enum):
     NO_BLOCKS = "the KV cache had too few free blocks"
     POLICY = "the policy deferred it"
     SIBLING = "the prompt it shares was still being computed"
+    NO_MEMORY = "the device ran out of memory"
 
 
 @dataclass(slots=True)
@@ -56,6 +57,12 @@ class Ledger:
 
     def record(self, step: StepRecord) -> None:
         self.steps.append(step)
+
+    def undone(self, steps: int, instead: StepRecord) -> None:
+        """The newest so many steps came to nothing; `instead` says what that led to."""
+        for _ in range(min(steps, len(self.steps))):
+            self.steps.pop()
+        self.record(instead)
 
     def finished(self, step: int, duration_ms: float) -> None:
         """The step's duration, once known; steps finish in order, so it is among the latest."""
@@ -101,7 +108,8 @@ class Ledger:
     def _step_events(self, record: StepRecord, request: Request, events: list[dict[str, Any]]) -> None:
         at = {"step": record.step, "at_ms": round((record.start_s - request.arrival_s) * 1e3, 3)}
         if request.seq in record.evicted:
-            events.append({**at, "event": "evicted", "why": Blocked.NO_BLOCKS.value})
+            why = record.blocked if record.blocked is Blocked.NO_MEMORY else Blocked.NO_BLOCKS
+            events.append({**at, "event": "evicted", "why": why.value})
         places = np.nonzero(record.seqs == request.seq)[0]
         if len(places):
             place = int(places[0])
@@ -129,7 +137,7 @@ class Ledger:
             events.append({**at, "event": "waited", "why": why, "until_ms": until, "steps": 1})
 
     def _why_not(self, record: StepRecord, request: Request) -> str:
-        if record.blocked_seq == request.seq or record.blocked is Blocked.NO_SLOT:
+        if record.blocked_seq == request.seq or record.blocked in (Blocked.NO_SLOT, Blocked.NO_MEMORY):
             return record.blocked.value
         if record.blocked is Blocked.NONE:
             return "its turn had not come in this step"

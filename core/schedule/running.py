@@ -101,6 +101,20 @@ class Running:
             self.decoding.append(row)
             self._decodes = None
 
+    def retreat(self, rows: np.ndarray, starts: np.ndarray, samples: np.ndarray) -> None:
+        """Undoes `advance`: the rows' tokens from `starts` on count as not computed, and nothing was drawn."""
+        columns = self.rows
+        columns.computed[rows] = starts
+        columns.target[rows[samples]] -= 1
+        self._decodes = None
+
+    def demote(self, rows: np.ndarray) -> None:
+        """Undoes `promote`; the rows are the first of those with more to compute."""
+        for row in reversed(rows.tolist()):
+            self.decoding.remove(row)
+            self.prefilling.insert(0, row)
+        self._decodes = None
+
     def leave(self, request: Request) -> None:
         """Takes row and blocks from a request; full blocks stay to be found by later ones."""
         row = request.row

@@ -49,6 +49,7 @@ class Scheduler:
         self.preemptions = 0
         self.step = 0
         self.last: StepSample | None = None
+        self.token_limit: int | None = None  # of a step, while the device is short of memory
         self._by_id: dict[str, Request] = {}
         self._views: dict[int, View] = {}
         self._outcome = Outcome(self.running, self._finish)
@@ -88,6 +89,17 @@ class Scheduler:
             self._finish(request, FINISH_ABORT, now_s)
 
     @property
+    def oldest_plan(self) -> StepPlan:
+        """That of the step in flight whose result comes next."""
+        return self._in_flight[0].plan
+
+    def owner(self, row: int) -> Request | None:
+        """Whose row it was when the oldest step in flight was planned; None for one that has ended since."""
+        flight = self._in_flight[0]
+        view = self._views.get(int(flight.seqs[flight.plan.rows == row][0]))
+        return None if view is None else view.request
+
+    @property
     def has_work(self) -> bool:
         return bool(len(self.running) or len(self.waiting) or self._in_flight)
 
@@ -106,7 +118,7 @@ class Scheduler:
         """
         self.guard.begin_step()
         view = self._step_view(now_s)
-        batch = Batch(clamp(self.guard.step_budget(view), self.params), self.params)
+        batch = Batch(clamp(self.guard.step_budget(view), self.params, self.token_limit), self.params)
         if batch.budget.decode_first:
             self._schedule_decodes(view, batch)
             self._schedule_prefills(batch)
@@ -299,7 +311,7 @@ class Scheduler:
         """Nobody was given a token. If the policy spent its budget on nobody, it is overruled; if prompts
         hold each other's blocks, victims give way until one can go on. Deferred requests may wait on.
         """
-        budget = Budget(tokens=self.params.max_num_batched_tokens)
+        budget = clamp(Budget(self.params.max_num_batched_tokens), self.params, self.token_limit)
         if len(self.waiting) and not len(self.running):
             batch.reset(budget)
             self._admit(self._step_view(step.now_s), batch)
@@ -321,21 +333,28 @@ class Scheduler:
     # --- victims
 
     def _evict_one(self, step: StepView, batch: Batch) -> None:
-        """The policy's victim gives its blocks back and waits again; it keeps its place in arrival order."""
+        """The policy's victim gives its blocks back and waits again."""
+        victim = self._victim(step)
+        batch.drop(victim.row)
+        batch.evicted.append(victim.seq)
+        self._evict(victim, step)
+
+    def _victim(self, step: StepView) -> Request:
         running = [self.rows.request(row) for row in self.running.all_rows()]
         spared = [request for request in running if request.preemptions < MAX_EVICTIONS]
         candidates = spared or running
-        victim = min(
+        return min(
             candidates,
             key=lambda request: (self.guard.victim_key(self._views[request.seq], step), -request.seq),
         )
-        batch.drop(victim.row)
+
+    def _evict(self, victim: Request, step: StepView) -> None:
+        """Takes row and blocks from a running request; it keeps its place in arrival order."""
         self.running.leave(victim)
         victim.to(State.EVICTED)
         victim.preemptions += 1
         victim.queued_s = step.now_s
         self.preemptions += 1
-        batch.evicted.append(victim.seq)
         self.accounts.preempted(self._views[victim.seq])
         self.waiting.push(victim, self._key_of(step))
 

@@ -16,6 +16,11 @@ class View:
         self._request, self._rows, self._kv = request, rows, kv
 
     @property
+    def request(self) -> Request:
+        """For core; a policy's protocol does not have it."""
+        return self._request
+
+    @property
     def id(self) -> str:
         return self._request.id
 
