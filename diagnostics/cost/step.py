@@ -281,18 +281,20 @@ class StepCost:
         if settings.enforce_eager or tokens > settings.max_graph_size:
             each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
             time.launch = max(0.0, self.shape.num_layers * each / 1e3 - device)
-            time.launch += self.shape.num_moe_layers * MOE_LAUNCH_US / 1e3
+            time.launch += self.shape.num_moe_layers * MOE_LAUNCH_US / 1e3 if each else 0.0
         planning, sequence_ms = host.step_us / 1e3, sequences * host.sequence_us / 1e3
         if settings.async_scheduling:
             planning = max(host.unhidden_us / 1e3, planning - device)
         time.host = planning + sequence_ms
 
 
-MOE_PASSES = (
-    6.0  # over the hidden states of all rows: gathered, written by the last product, summed in float32
-)
+# Beside the products of a layer with experts: passes over the hidden states of all rows that visit an expert
+# (gathered, written by the last product, summed in float32); small kernels (choosing experts, sorting rows by expert,
+# gathering, weighted sum); and the host's work that a step without a graph waits for. Common to all published points.
+MOE_PASSES = 6.0
+MOE_KERNELS = 12
 MOE_LAUNCH_US = 300.0
-MOE_KERNELS = 8  # beside the products: choosing experts, sorting rows by expert, gathering, weighted sum
+
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
 
 # An all-reduce over PCIe where nobody measured one: a ring at about 40 % of a 5.0 x16 link.

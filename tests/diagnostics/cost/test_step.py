@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from camshaft.core.quantization import UNQUANTIZED, quantization_named
 from camshaft.core.shape import Gemm, dense_gemms, linear_flops_per_token, weight_bytes
-from camshaft.diagnostics.cost.gemm import GemmTimer
+from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.models import load_model
 from camshaft.diagnostics.cost.speculation import SpeculativeCost, break_even_batch, speedup, tokens_per_step
@@ -150,3 +150,23 @@ def test_prefill_is_bounded_by_the_peak() -> None:
     cost = StepCost(shape, H100, CostSettings(quantization="fp8"))
     floor_ms = linear_flops_per_token(shape) * 8192 / 1979e12 * 1e3
     assert floor_ms < cost.prefill_step(8192).gemm < 2 * floor_ms
+
+
+def test_tokens_of_a_batch_share_experts() -> None:
+    """One token visits its k experts, many visit nearly all, and fewer than independent draws would."""
+    one, some, many = (visited_experts(tokens, 128, 4) for tokens in (1, 32, 100_000))
+    assert one == pytest.approx(4)
+    assert 4 < some < 128 * (1 - (1 - 4 / 128) ** 32)
+    assert many == pytest.approx(128, rel=1e-6)
+
+
+def test_whole_experts_spread_over_devices_share_the_reading() -> None:
+    """At few tokens an expert product is bound by reading; over four devices each reads a quarter."""
+    shape, hardware = load_model("minimax-m2"), H100
+    parts = StepCost(shape, hardware, CostSettings(tensor_parallel_size=4)).decode_step(32, 1000)
+    whole = StepCost(
+        shape, hardware, CostSettings(tensor_parallel_size=4, enable_expert_parallel=True)
+    ).decode_step(32, 1000)
+    alone = StepCost(shape, hardware, CostSettings()).decode_step(32, 1000)
+    assert whole.experts == pytest.approx(alone.experts / 4, rel=0.35)
+    assert parts.experts == pytest.approx(whole.experts, rel=0.35)
