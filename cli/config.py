@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import presets
+
 if TYPE_CHECKING:
     from ..core.config import Hardware, Resolved
 
@@ -20,7 +22,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("source", metavar="CONFIG")
+@click.argument("source", metavar="CONFIG", shell_complete=presets)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
 @click.option(
     "--device",

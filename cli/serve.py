@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import demo_models, presets
 from .progress import stages
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ Exit status: 0 drained, 1 the engine failed or requests were cut off, 2 the conf
 
 
 @click.command(epilog=EPILOG)
-@click.argument("model", required=False)
-@click.option("--config", "source", metavar="FILE", help="A YAML file, or the name of a preset.")
+@click.argument("model", required=False, type=click.Path(), shell_complete=demo_models)
+@click.option(
+    "--config", "source", metavar="FILE", shell_complete=presets, help="A YAML file, or the name of a preset."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 is any free one.")
@@ -72,10 +75,15 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
         resolved = settle(loaded, progress)
     folder = locate(loaded.config.model)
 
+    from ..core.errors import ConfigError
     from ..core.serve.parts import parts_of
     from ..core.serve.server import run_server
 
-    return run_server(parts_of(resolved, folder))
+    try:
+        return run_server(parts_of(resolved, folder))
+    except ConfigError as error:
+        knob = loaded.entries.get(str(error).partition(" ")[0])
+        raise ConfigError(f"{knob.place}: {error}" if knob else str(error)) from error
 
 
 def _check_flags(loaded: LoadedConfig) -> None:

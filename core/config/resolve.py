@@ -269,14 +269,22 @@ def _refuse_contradictions(values: dict[str, Effective]) -> None:
     def value(name: str) -> Any:
         return values[name].value
 
+    def place(*names: str) -> str:
+        """Where the first of the knobs that somebody wrote stands."""
+        written = (values[name].why for name in names if values[name].origin in ("given", "preset"))
+        found = next(written, "")
+        return f"{found}: " if found else ""
+
     seqs, batched, length = value("max_num_seqs"), value("max_num_batched_tokens"), value("max_model_len")
     if seqs and batched and seqs > batched:
         raise ConfigError(
-            f"max_num_seqs {seqs} is more than max_num_batched_tokens {batched}: each running sequence needs a "
-            f"token a step; lower the first or raise the second ({values['max_num_seqs'].why})"
+            f"{place('max_num_seqs', 'max_num_batched_tokens')}max_num_seqs {seqs} is more than "
+            f"max_num_batched_tokens {batched}: each running sequence needs a token a step; lower the first or "
+            "raise the second"
         )
     if value("enable_chunked_prefill") is False and batched and length and length > batched:
         raise ConfigError(
-            f"enable_chunked_prefill is off and max_model_len {length} is more than max_num_batched_tokens "
-            f"{batched}: a prompt that long could never run; raise max_num_batched_tokens to {length}"
+            f"{place('max_num_batched_tokens', 'enable_chunked_prefill')}enable_chunked_prefill is off and "
+            f"max_model_len {length} is more than max_num_batched_tokens {batched}: a prompt that long could never "
+            f"run; raise max_num_batched_tokens to {length}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,16 @@ def check_certificate(config: ServeConfig) -> None:
         context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password="")  # never asks a terminal
     except OSError as error:  # also what OpenSSL refuses
         files = " and ".join(filter(None, (config.ssl_certfile, config.ssl_keyfile)))
-        raise ConfigError(f"{files}: not usable for HTTPS: {error.strerror or error}") from error
+        raise ConfigError(f"ssl_certfile {files}: not usable for HTTPS: {error.strerror or error}") from error
+
+
+def check_recording(config: ServeConfig) -> None:
+    """Raises ConfigError if `record` names a file that cannot be written."""
+    if config.record is None:
+        return
+    file = Path(config.record)
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"record {config.record}: cannot be written; name a file in a folder that can")
 
 
 def read_chat_template(given: str | None) -> str | None:

@@ -26,7 +26,7 @@ from ..messages import Ready
 from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
-from .files import check_certificate, read_chat_template, sampling_defaults
+from .files import check_certificate, check_recording, read_chat_template, sampling_defaults
 from .http import KEEP_ALIVE_S, BoundedHttpProtocol
 from .logs import configure_logs
 from .metrics import Metrics
@@ -93,6 +93,7 @@ class Server:
     async def run(self) -> int:
         """Raises CamshaftError if it cannot start."""
         check_certificate(self._config)
+        check_recording(self._config)
         self._template = read_chat_template(self._config.chat_template)
         self._defaults = sampling_defaults(self._config, self._parts.model_folder)
         listener = bind(self._config)
@@ -149,12 +150,10 @@ class Server:
         )
         template = self._template
         # The first conversation imports the template engine, which takes a second or more: not while serving.
-        with contextlib.suppress(RequestError):
+        try:
             tokenizer.encode_chat([{"role": "user", "content": "hello"}], chat_template=template)
-        if template is None and getattr(tokenizer, "chat_template", "") is None:
-            log.warning(
-                "the model has no chat template: /v1/chat/completions answers 400 (see chat_template)"
-            )
+        except RequestError as error:
+            log.warning("/v1/chat/completions answers 400 (see chat_template)", error=str(error))
         return Service(
             config=self._config,
             client=self._client,

@@ -114,7 +114,8 @@ class Service:
     def usage(self, generation: Generation) -> Usage:
         """Tokens of the whole request: each prompt counts once, completions add up over the choices."""
         sequences = generation.sequences
-        prompts = {id(s.prompt): s for s in sequences}.values()
+        # The first of n tells what the cache held; the others share with the first.
+        prompts = {id(s.prompt): s for s in reversed(sequences)}.values()
         prompt_tokens = sum(len(s.prompt) for s in prompts)
         completion_tokens = sum(s.num_tokens for s in sequences)
         cached = sum(s.cached_tokens or 0 for s in prompts)

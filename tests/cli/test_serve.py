@@ -35,11 +35,24 @@ def test_nothing_to_serve_names_the_demo() -> None:
         ("model: x\ntensor_parallel_size: 2\n", "tensor_parallel_size"),
         ("model: [", "YAML"),
         ("max_num_seqs: 4\n", "model"),
+        ("model: {here}\nmax_model_len: 9999999\n", "serve.yaml:2:1: max_model_len: 9999999"),
+        ("model: {here}\nmax_num_batched_tokens: 8\nmax_num_seqs: 9\n", "serve.yaml:3:1: max_num_seqs 9"),
+        (
+            "model: {here}\nenable_chunked_prefill: false\nmax_num_batched_tokens: 70\nmax_model_len: 80\n",
+            "serve.yaml:3:1: enable_chunked_prefill is off",
+        ),
+        ("model: {here}\nchat_template: ./none.jinja\n", "serve.yaml:2:1: chat_template './none.jinja'"),
+        ("model: {here}\nport: 0\nssl_keyfile: x\n", "serve.yaml:3:1: ssl_keyfile needs ssl_certfile"),
+        ("model: {here}\nssl_certfile: x\n", "serve.yaml:2:1: ssl_certfile x: not usable"),
+        (
+            "model: {here}\nrecord: ./none/x.jsonl\n",
+            "serve.yaml:2:1: record ./none/x.jsonl: cannot be written",
+        ),
     ],
 )
-def test_a_wrong_file_is_exit_code_2(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_file_is_exit_code_2(tiny_llama: Path, tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text(text)
+    file.write_text(text.replace("{here}", f"{tiny_llama}"))
     result = run("--config", str(file))
     assert result.exit_code == 2, result.output
     assert says in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,24 @@ def test_a_cache_of_a_given_size_must_hold_a_request_and_fit_the_memory() -> Non
     large = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="40G")
     with pytest.raises(CapacityError, match=r"need .* are free: .* are missing. Lower kv_cache_memory_bytes"):
         require_machine(large)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "longest"),
+    [
+        (None, 8192),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, 32768),
+        ({"type": "linear", "factor": 2.0}, 16384),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 8192),
+    ],
+)
+def test_a_length_the_model_was_not_made_for_is_refused(scaling: dict[str, Any] | None, longest: int) -> None:
+    made = replace(shape(), max_position_embeddings=8192, rope_scaling=scaling)
+    require_machine(resolved(H100, made, max_model_len=longest))
+    with pytest.raises(
+        ConfigError, match=rf"max_model_len: {longest + 1} is more than the {longest} positions"
+    ):
+        require_machine(resolved(H100, made, max_model_len=longest + 1))
 
 
 def test_a_model_is_judged_by_its_sheet_before_it_is_fetched() -> None:

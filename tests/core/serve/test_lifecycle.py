@@ -203,9 +203,11 @@ def test_a_taken_port_is_refused_before_loading() -> None:
         refuse_before_loading(ServeConfig(model="m", port=other.getsockname()[1]), "cannot listen")
 
 
-@pytest.mark.parametrize("name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config"])
+@pytest.mark.parametrize(
+    "name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config", "record"]
+)
 def test_files_that_are_not_there_are_refused_before_loading(tmp_path: Path, name: str) -> None:
-    config = ServeConfig.model_validate({"model": "m", "port": 0, name: str(tmp_path / "none")})
+    config = ServeConfig.model_validate({"model": "m", "port": 0, name: str(tmp_path / "none" / "file")})
     refuse_before_loading(config, "ssl_certfile" if name == "ssl_keyfile" else "none")
 
 

@@ -124,6 +124,11 @@ def test_n_shares_a_prompt(real: Running) -> None:
     assert [c["text"] for c in again["choices"]] == [c["text"] for c in body["choices"]]
 
 
+def test_sharing_among_n_is_no_hit_of_the_cache(real: Running) -> None:
+    usage = ask(real, "Of its own: " + PROMPTS[1], n=3)["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
 def test_prefixes_are_reused_but_not_across_salts(real: Running) -> None:
     def cached(salt: str) -> int:
         usage = ask(real, PROMPTS[1] + "cache", cache_salt=salt)["usage"]
