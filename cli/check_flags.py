@@ -91,7 +91,7 @@ def check_flags(
     """Check configurations against an engine's releases.
 
     INPUT is a vLLM --config YAML, this engine's YAML, a shell script, a Kubernetes manifest, Helm values, a compose
-    file, a Dockerfile, or - for standard input.
+    file, a Dockerfile, a Python script that calls vLLM's LLM or EngineArgs, or - for standard input.
     """
     if explain is not None or write_pages is not None:
         _pages(explain, write_pages)

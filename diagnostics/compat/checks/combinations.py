@@ -39,6 +39,7 @@ def _facts(context: Context, values: dict[str, Any]) -> Facts:
         model=dict(context.model),
         device=context.device,
         defaults=parser_defaults(context.engine, context.target),
+        usage=context.usage,
     )
 
 

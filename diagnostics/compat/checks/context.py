@@ -17,7 +17,7 @@ from ..releases.changes import Changes, changes
 from ..releases.dialect import Dialect, dialect
 from ..releases.table import Flag, Table
 from ..releases.versions import Version
-from ..rules.resolvers import Effective, effective_defaults
+from ..rules.resolvers import Effective, Usage, effective_defaults
 
 
 @dataclass
@@ -97,7 +97,12 @@ class Context:
         """What these options amount to at the target (or another release), as far as that is known."""
         at = version or self.target
         known: tuple[Any, ...] = (self.values, self.model, self.device)
-        return effective_defaults(self.engine, at, *known, env=self.env, only=names)
+        return effective_defaults(self.engine, at, *known, usage=self.usage, env=self.env, only=names)
+
+    @property
+    def usage(self) -> Usage:
+        """Whose defaults hold: the offline class's, or the server's, which an engine inside a program has too."""
+        return "llm" if self.configuration.usage == "llm" else "api_server"
 
     @cached_property
     def spelled_options(self) -> set[str]:

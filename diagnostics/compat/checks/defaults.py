@@ -45,6 +45,9 @@ def _relies(context: Context, change: DefaultChange) -> bool:
     if change.needs and not any(context.gives(name) for name in change.needs):
         return False
     table = context.table
+    flag = table.flags.get(change.flag)
+    if flag is not None and context.configuration.usage != "api_server" and not flag.sets_engine:
+        return False
     return change.flag in table.flags or change.flag in table.env or not change.flag.startswith("-")
 
 

@@ -42,6 +42,8 @@ def option_findings(context: Context) -> Iterator[Finding]:
         if use.flag.deprecated and use.flag.name not in seen:
             seen.add(use.flag.name)
             yield _deprecated(context, use)
+        if context.configuration.usage != "api_server" and not use.flag.sets_engine:
+            yield _server_only(context, use)
         if use.abbreviated:
             yield _formerly(context, use.spelled, use.option, use.values) or _abbreviated(context, use)
         yield from value_gone(context, use)
@@ -225,6 +227,21 @@ def _deprecated(context: Context, use: Use) -> Finding:
         fix=fix or None,
         evidence=f"{context.target} {use.flag.evidence}",
         edits=edits,
+    )
+
+
+def _server_only(context: Context, use: Use) -> Finding:
+    """An option of the HTTP server, given to the engine as a keyword."""
+    return Finding(
+        code="FL-01",
+        severity="error",
+        change="unknown",
+        message=f"{use.flag.dest} sets the HTTP server; the engine's classes have no such argument at {context.target}.",
+        place=use.option.place,
+        flags=(use.flag.name,),
+        fix=f"Delete it, or start `vllm serve` with {use.flag.name}.",
+        evidence=f"{context.target} {use.flag.evidence}",
+        stops=True,
     )
 
 

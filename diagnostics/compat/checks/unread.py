@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..inputs.place import Place
 from ..parsing.arguments import Argument
 from .context import Context
 from .findings import Finding
@@ -25,6 +26,9 @@ def unread_findings(context: Context) -> Iterator[Finding]:
             stops=True,
         )
     for name in context.configuration.unread:
+        if name.startswith("**"):
+            yield _unknown_words(name, context.configuration.start_place)
+            continue
         yield Finding(
             code="IN-01",
             severity="warning",
@@ -37,7 +41,7 @@ def unread_findings(context: Context) -> Iterator[Finding]:
             stops=True,
         )
     for argument in _opaque_words(context):
-        yield _unknown_words(argument)
+        yield _unknown_words(argument.text, argument.place)
 
 
 def _opaque_words(context: Context) -> list[Argument]:
@@ -47,14 +51,14 @@ def _opaque_words(context: Context) -> list[Argument]:
     return words[1:] if serves else words
 
 
-def _unknown_words(argument: Argument) -> Finding:
+def _unknown_words(text: str, place: Place) -> Finding:
     return Finding(
         code="IN-02",
         severity="info",
         change="unknown",
-        message=f"What {argument.text} stands for is only known when it runs; it was not checked.",
-        place=argument.place,
-        fix="Check the expanded command line.",
-        depends_on=(argument.text,),
+        message=f"What {text} stands for is only known when it runs; it was not checked.",
+        place=place,
+        fix="Check what it amounts to as well.",
+        depends_on=(text,),
         stops=True,
     )

@@ -48,6 +48,8 @@ def plan(configuration: Configuration, result: Result, unsafe: bool = False) -> 
 
     Raises CannotFix when the edited text would not hold what it should.
     """
+    if not configuration.editable:
+        raise CannotFix(f"{configuration.label} is Python code; edit it by hand")
     context = Context(configuration, result.engine, None, parse(result.target), {}, None)
     wanted = _ordered([e for f in result.findings if not f.depends_on for e in f.edits])
     made = Plan()

@@ -51,13 +51,14 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One top-level key of a `--config` YAML file, with its decoded value."""
+    """One top-level key of a `--config` YAML file, with its decoded value; what only a run could tell is `opaque`."""
 
     key: str
     value: Any
     place: Place
     source: Source
     value_place: Place
+    opaque: bool = False
 
 
 class EnvSetting(msgspec.Struct, frozen=True):
@@ -71,7 +72,8 @@ class EnvSetting(msgspec.Struct, frozen=True):
 class Configuration(msgspec.Struct):
     """One server as configured: the words of its command, its YAML keys and its environment.
 
-    `chart` says that the entries are a Helm chart's settings, which its templates turn into flags.
+    `typed` says that the entries are values as such, not text for a parser: a Helm chart's, or keyword arguments of
+    Python. `usage` says what it starts: the server, the offline class `LLM`, or an engine inside a program.
     """
 
     label: str
@@ -87,7 +89,10 @@ class Configuration(msgspec.Struct):
     notes: list[str] = []
     # Keys of a settings file that stand there a second time.
     duplicates: list[Entry] = []
-    chart: bool = False
+    typed: bool = False
+    usage: Literal["api_server", "llm", "engine"] = "api_server"
+    # Whether `--fix` can rewrite it.
+    editable: bool = True
     # Words in front of the model that the image's own entry point makes into arguments (`vllm serve` twice).
     doubled: Word | None = None
     # The module or script that starts the server, when it is not the `vllm` command.

@@ -73,7 +73,7 @@ class ManifestReader:
             return
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
-            configuration.chart = True
+            configuration.typed = True
             extra = self.tree.get(settings, "extraArgs")
             if extra is not None:
                 configuration.words += self._words(extra)

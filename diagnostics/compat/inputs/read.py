@@ -14,6 +14,7 @@ from .files import is_flat, read_settings
 from .nodes import Tree
 
 SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b")
+PYTHON = re.compile(r"^(?:from vllm|import vllm)\b.*$", re.M)
 MAX_BYTES = 4 * 2**20
 COMMAND_LINE = "command line"
 STANDARD_INPUT = "standard input"
@@ -60,12 +61,17 @@ def read_text(
         found = _read_yaml(source, engine)
     elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
         found = _commands(Source(name, _service_lines(text)) if suffix == ".service" else source)
+    elif suffix == ".py" or (not suffix and PYTHON.search(text)):
+        from .python import read_python
+
+        found = read_python(source, name)
     else:
         found = _read_either(source, engine)
     if not found:
         raise UnreadableInput(
             f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
             "no `engine serve`, no container with a vLLM image"
+            + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix == ".py" else "")
         )
     return [_with_settings_file(item, folder or Path()) for item in found]
 

@@ -15,7 +15,7 @@ import msgspec
 from ..inputs.base import Configuration, Entry, Word
 from ..inputs.place import Place
 from ..releases.dialect import Dialect
-from ..releases.table import Table
+from ..releases.table import Flag, Table
 from .conversion import BadValue, human_readable
 
 Origin = Word | Entry
@@ -70,7 +70,7 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
         built.arguments.append(Argument(words[0].text, (words[0],), words[0].opaque))
         words = words[1:]
     for entry in configuration.entries:
-        _entry(entry, table, dialect, built, configuration.chart or dialect.yaml_false == "typed")
+        _entry(entry, table, dialect, built, configuration.typed or dialect.yaml_false == "typed")
     built.traps += [Trap("duplicate_key", entry.key, entry) for entry in configuration.duplicates]
     built.arguments += [Argument(word.text, (word,), word.opaque) for word in words]
     built.arguments = _optimization([_dashes(a, dialect) for a in built.arguments], dialect, built)
@@ -117,7 +117,11 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, typed
     """What the settings file's loader makes of one key; `typed` loaders take values as YAML reads them."""
     name = "--" + entry.key
     value = entry.value
-    if isinstance(value, bool):
+    flag = table.find(name)
+    if entry.opaque:
+        built.arguments += [Argument(name, (entry,)), Argument(str(value), (entry,), opaque=True)]
+        return
+    if isinstance(value, bool) and not (typed and flag is not None and _takes_text(flag)):
         _boolean(entry, value, table, dialect, built, typed)
         return
     if value is None and typed:
@@ -128,6 +132,8 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, typed
             built.traps.append(Trap("empty_list", name, entry))
             return
         texts = [str(item) for item in value]
+    elif isinstance(value, dict) and typed and flag is not None and flag.parse == "key_values":
+        texts = [",".join(f"{key}={item}" for key, item in value.items())]
     elif isinstance(value, dict) and (typed or dialect.yaml_mapping == "json"):
         texts = [json.dumps(value, default=str)]
     else:
@@ -138,6 +144,11 @@ def _entry(entry: Entry, table: Table, dialect: Dialect, built: Arguments, typed
         texts = [str(value)]
     built.arguments.append(Argument(name, (entry,)))
     built.arguments += [Argument(text, (entry,), opaque="{{" in text) for text in texts]
+
+
+def _takes_text(flag: Flag) -> bool:
+    """Whether an option has a value even where that is true or false."""
+    return flag.kind == "value" and flag.parse != "optional_value"
 
 
 def _reads_python(name: str, table: Table, dialect: Dialect) -> bool:

@@ -63,6 +63,11 @@ class Flag(msgspec.Struct, omit_defaults=True):
         """The snake_case name under which the parsed value is kept."""
         return self.name.lstrip("-").replace("-", "_")
 
+    @property
+    def sets_engine(self) -> bool:
+        """Whether it sets the engine, which takes it as a keyword in Python too; the HTTP server's own are not."""
+        return self.field is not None and "FrontendArgs" not in self.field
+
 
 class EnvVar(msgspec.Struct, omit_defaults=True):
     """An environment variable that the release reads; `default` is None when it is unset or computed."""

@@ -42,7 +42,7 @@ YAML_VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-PLACES = st.sampled_from(["a.yaml", "a.sh", "a.txt", "Dockerfile", "a.service", "docker-compose.yml"])
+PLACES = st.sampled_from(["a.yaml", "a.sh", "a.txt", "Dockerfile", "a.service", "docker-compose.yml", "a.py"])
 RELEASE = st.sampled_from(RELEASES)
 
 
@@ -103,6 +103,16 @@ def test_shell_fragments(text: str, target: str) -> None:
     judge(text, "a.sh", None, target)
     with contextlib.suppress(CamshaftError):
         check_all(read_command(text), targets=[target])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.dictionaries(st.sampled_from(SPELLINGS).map(lambda s: s.lstrip("-").replace("-", "_")), YAML_VALUES),
+    RELEASE,
+    st.one_of(st.none(), RELEASE),
+)
+def test_python_keywords(keys: dict[str, object], target: str, start: str | None) -> None:
+    judge(f"from vllm import LLM\nLLM('m', **{keys!r})\n", "a.py", start, target)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -149,7 +149,7 @@ def test_helm_values_with_engine_settings() -> None:
         ("enable-prefix-caching", False),
     ]
     assert words(found) == ["--swap-space", "4"]
-    assert found.chart
+    assert found.typed
     assert found.image == "vllm/vllm-openai:v0.8.5"
 
 

@@ -1,0 +1,246 @@
+"""Python launch scripts: keyword arguments of `LLM(...)` and `EngineArgs(...)`, and commands, read with `ast` and never run.
+
+A name counts for what it stands for where the script assigns it once, to something written out; whatever else only
+a run could tell is kept as unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
+from .commands import CommandReader, align, find_entry, holds_server
+
+# The classes of vLLM that take the engine's arguments as keywords; the first positional one is the model.
+CLASSES = frozenset({"LLM", "EngineArgs", "AsyncEngineArgs"})
+# Arguments of these classes that no option of the command sets.
+NOT_OPTIONS = frozenset({"enable_mm_processor_stats", "mamba_config", "model_weights", "quantization_config"})
+
+
+class _Unknown(Exception):
+    """An expression's value is only known when the script runs."""
+
+
+def read_python(source: Source, label: str) -> list[Configuration]:
+    """The engines and servers that a script starts, in order. Raises UnreadableInput for what is no Python."""
+    try:
+        tree = ast.parse(source.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UnreadableInput(f"{label}{where}: not Python that can be read ({error})") from None
+    reader = _Script(source, label, tree)
+    found = [item for node in _in_order(tree) for item in reader.configurations(node)]
+    if len(found) > 1:
+        for configuration in found:
+            configuration.label = f"{label}:{configuration.start_place.line}"
+    return found
+
+
+def _in_order(tree: ast.AST) -> Iterator[ast.expr]:
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.List | ast.Tuple)]
+    yield from sorted(nodes, key=lambda node: (node.lineno, node.col_offset))
+
+
+def imports_vllm(tree: ast.AST) -> bool:
+    """Whether a script imports vLLM."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return any(name.split(".")[0] == "vllm" for name in names)
+
+
+class _Script:
+    def __init__(self, source: Source, label: str, tree: ast.Module) -> None:
+        self._source = source
+        self._label = label
+        self._lines = source.text.split("\n")
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self._vllm = imports_vllm(tree)
+        self._names = _assigned_once(tree)
+        self._env = dict(self._environment(tree))
+
+    def configurations(self, node: ast.expr) -> list[Configuration]:
+        """What one call or list of words starts."""
+        if isinstance(node, ast.List | ast.Tuple):
+            return self._words(node)
+        if not isinstance(node, ast.Call):
+            return []
+        if self._vllm and _called(node) in CLASSES:
+            return [self._keywords(node)]
+        return [item for argument in node.args for item in self._text(argument)]
+
+    def _keywords(self, node: ast.Call) -> Configuration:
+        usage = "llm" if _called(node) == "LLM" else "engine"
+        found = Configuration(
+            self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
+        )
+        given = [("model", item, item) for item in node.args[:1]]
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                given.append((keyword.arg, keyword, keyword.value))
+            else:
+                mapping = self._mapping(keyword.value)
+                if mapping is None:
+                    found.unread = (*found.unread, f"**{ast.unparse(keyword.value)}")
+                else:
+                    given += [(name, keyword, value) for name, value in mapping.items()]
+        for name, at, value in given:
+            if name in NOT_OPTIONS:
+                found.notes.append(f"{name} was not checked: no option of the command stands for it")
+            else:
+                found.entries.append(self._entry(name, at, value))
+        return found
+
+    def _entry(self, name: str, at: ast.expr | ast.keyword, node: ast.expr) -> Entry:
+        opaque = False
+        try:
+            value = self._value(node)
+        except _Unknown:
+            value, opaque = ast.unparse(node), True
+        place = self._source.place(self._offset(at))
+        value_place = self._source.place(self._offset(node))
+        return Entry(name.replace("_", "-"), value, place, self._source, value_place, opaque)
+
+    def _words(self, node: ast.List | ast.Tuple) -> list[Configuration]:
+        """A list of words such as `["vllm", "serve", MODEL, "--port", "8000"]`."""
+        words = [self._word(item) for item in node.elts]
+        entry = find_entry(words)
+        if entry is None or entry[0] > 4:
+            return []
+        begin, engine, point = entry
+        module = words[begin - 1] if point == "api_server" else None
+        return [
+            Configuration(
+                self._label,
+                self._source,
+                engine,
+                point,
+                words[begin:],
+                env=dict(self._env),
+                module=module,
+                editable=False,
+            )
+        ]
+
+    def _word(self, node: ast.expr) -> Word:
+        opaque = isinstance(node, ast.Starred)
+        try:
+            text = str(self._value(node))
+        except _Unknown:
+            text, opaque = ast.unparse(node), True
+        start = self._offset(node)
+        return Word(text, self._source.place(start), self._source, start, self._end(node), opaque)
+
+    def _text(self, node: ast.expr) -> list[Configuration]:
+        """A command written as one text (`os.system("vllm serve ...")`)."""
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and holds_server(node.value)):
+            return []
+        reader = CommandReader(self._source, self._label, list(self._env.values()))
+        found = reader.read(align(node.value, self._source.text, self._offset(node) + 1, self._end(node) - 1))
+        for configuration in found:
+            configuration.editable = False
+        return found
+
+    def _environment(self, tree: ast.Module) -> Iterator[tuple[str, EnvSetting]]:
+        """Variables that the script sets: `os.environ["X"] = ...`, `setdefault` and `update`."""
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value):
+                    pairs = [(key, value)] if _is_environ(where) else []
+                case ast.Call(func=ast.Attribute(value=where, attr="setdefault"), args=[key, value]):
+                    pairs = [(key, value)] if _is_environ(where) else []
+                case ast.Call(func=ast.Attribute(value=where, attr="update"), args=[ast.Dict() as mapping]):
+                    pairs = list(zip(mapping.keys, mapping.values, strict=True)) if _is_environ(where) else []
+                case _:
+                    continue
+            for key, value in pairs:
+                if isinstance(key, ast.Constant):
+                    yield str(key.value), self._setting(key, value)
+
+    def _setting(self, key: ast.Constant, node: ast.expr) -> EnvSetting:
+        try:
+            value: str | None = str(self._value(node))
+        except _Unknown:
+            value = None
+        return EnvSetting(str(key.value), value, self._source.place(self._offset(key)))
+
+    def _mapping(self, node: ast.expr) -> dict[str, ast.expr] | None:
+        """The keys of a `**mapping` that is written out, with the expressions of their values."""
+        if isinstance(node, ast.Name):
+            written = self._names.get(node.id)
+            return None if written is None else self._mapping(written)
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            if all(isinstance(key, str) for key in keys):
+                return {str(key): value for key, value in zip(keys, node.values, strict=True)}
+        plain = isinstance(node, ast.Call) and _called(node) == "dict" and not node.args
+        if plain and all(keyword.arg for keyword in node.keywords):
+            return {str(keyword.arg): keyword.value for keyword in node.keywords}
+        return None
+
+    def _value(self, node: ast.expr, depth: int = 0) -> Any:
+        if depth > 20:
+            raise _Unknown
+        match node:
+            case ast.Name(id=name) if name in self._names:
+                return self._value(self._names[name], depth + 1)
+            case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
+                pairs = zip(keys, values, strict=True)
+                return {
+                    self._value(k, depth + 1): self._value(v, depth + 1) for k, v in pairs if k is not None
+                }
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [self._value(item, depth + 1) for item in items]
+            case ast.Call(args=[]) if _called(node) == "dict" and all(k.arg for k in node.keywords):
+                return {k.arg: self._value(k.value, depth + 1) for k in node.keywords}
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            raise _Unknown from None
+
+    def _offset(self, node: ast.expr | ast.keyword) -> int:
+        return self._starts[node.lineno - 1] + self._column(node.lineno, node.col_offset)
+
+    def _end(self, node: ast.expr) -> int:
+        line = node.end_lineno or node.lineno
+        return self._starts[line - 1] + self._column(line, node.end_col_offset or node.col_offset)
+
+    def _column(self, line: int, byte: int) -> int:
+        """A column in characters, from one in bytes of UTF-8 as `ast` counts."""
+        return len(self._lines[line - 1].encode()[:byte].decode(errors="ignore"))
+
+
+def _called(node: ast.Call) -> str:
+    """The last part of the name that a call calls."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "environ"
+
+
+def _assigned_once(tree: ast.Module) -> Mapping[str, ast.expr]:
+    """Names that the script binds exactly once, to an expression."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found.setdefault(name, []).append(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                found.setdefault(name, []).append(value)
+            case ast.AugAssign(target=ast.Name(id=name)) | ast.NamedExpr(target=ast.Name(id=name)):
+                found.setdefault(name, []).append(None)
+            case ast.For(target=ast.Name(id=name)) | ast.arg(arg=name):
+                found.setdefault(name, []).append(None)
+            case _:
+                pass
+    return {name: values[0] for name, values in found.items() if len(values) == 1 and values[0] is not None}
