@@ -7,7 +7,7 @@ prometheus-client sees them only when someone scrapes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -197,6 +197,7 @@ class Metrics(Collector):
             yield self._histogram(f"vllm:{name}", text, histogram)
         yield self._histogram("camshaft:step_duration_seconds", "Duration of a step in seconds.", self.step_s)
         yield from self._split_families()
+        yield from self._executor_families(self.stats.figures if self.stats else {})
         yield from self._http_families()
         if self.ready is not None:
             yield self._cache_config(self.ready)
@@ -286,6 +287,26 @@ class Metrics(Collector):
         for value, number in values.items():
             family.add_metric([*self._labels, value], number)
         return family
+
+    def _executor_families(self, figures: Mapping[str, int]) -> Iterator[Metric]:
+        """Totals that the executor counts: how its steps ran, and how often its memory ran out."""
+        steps = CounterMetricFamily(
+            "camshaft:executor_steps",
+            "Steps by how the device ran them: replayed from a graph, or eagerly and why.",
+            labels=["model_name", "engine", "path", "reason"],
+        )
+        for name, count in figures.items():
+            kind, _, reason = name.partition(".")
+            if kind in ("graph_steps", "eager_steps"):
+                steps.add_metric([*self._labels, kind.removesuffix("_steps"), reason], count)
+        yield steps
+        exhausted = CounterMetricFamily(
+            "camshaft:out_of_memory",
+            "Steps that found no device memory and were made smaller.",
+            labels=["model_name", "engine"],
+        )
+        exhausted.add_metric(self._labels, figures.get("out_of_memory", 0))
+        yield exhausted
 
     def _http_families(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

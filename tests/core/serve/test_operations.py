@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_support import Running, events, running_server
 
 from camshaft import __version__
+from camshaft.core.messages import Stats
+from camshaft.core.serve.metrics import Metrics, metrics_text, registry_of
 
 COMPLETIONS = "/v1/completions"
 SPLIT = (
@@ -184,3 +186,14 @@ def test_stream_interval(model_folder: Path) -> None:
     assert sizes[0] < 10  # the first token does not wait for others
     assert all(size >= 10 for size in sizes[1:-1])
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+
+
+def test_what_the_executor_counts() -> None:
+    metrics = Metrics("m")
+    figures = {"graph_steps": 5, "eager_steps.prefill": 3, "eager_steps.too_large": 1, "out_of_memory": 2}
+    metrics.take_stats(Stats(9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0.0, figures=figures))
+    lines = metrics_text(registry_of(metrics)).decode().splitlines()
+    for path, reason, count in (("graph", "", 5), ("eager", "prefill", 3), ("eager", "too_large", 1)):
+        labels = f'engine="0",model_name="m",path="{path}",reason="{reason}"'
+        assert f"camshaft:executor_steps_total{{{labels}}} {count}.0" in lines
+    assert 'camshaft:out_of_memory_total{engine="0",model_name="m"} 2.0' in lines
