@@ -9,7 +9,9 @@ import torch
 INTEGERS = (torch.int32,)
 LONGS = (torch.int64,)
 HALVES = (torch.bfloat16, torch.float16, torch.float32)
-CACHES = (*HALVES, torch.float8_e4m3fn)
+NARROW = (torch.float8_e4m3fn,)
+CACHES = (*HALVES, *NARROW)
+SINGLES = (torch.float32,)
 
 
 class KernelInputError(ValueError):
@@ -83,3 +85,8 @@ def check_slots(op: str, slots: torch.Tensor, num_slots: int) -> None:
     if len(wrong):
         i = int(wrong[0])
         raise KernelInputError(op, "slots", f"[{i}] is {int(slots[i])}; the cache has {num_slots} slots")
+
+
+def warps_of(width: int) -> int:
+    """Warps of a program that keeps a row of so many numbers in registers: 32 a thread, or it spills."""
+    return min(32, max(4, 1 << max(0, width - 1).bit_length() >> 10))

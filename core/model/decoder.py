@@ -14,6 +14,7 @@ from ..shape import ModelShape
 from .base import WeightSource
 from .batch import ForwardBatch, PagedCache
 from .layers import Loader, Workspace, load_layer
+from .residual import Residual
 from .rope import cos_sin_table
 
 
@@ -49,8 +50,8 @@ class DenseDecoder:
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
         """As `Model.forward`."""
-        hidden = self._embed(batch.tokens)
-        buffers = self._workspace(hidden.shape[0])
+        residual = Residual(self._embed(batch.tokens))
+        buffers = self._workspace(len(batch.tokens))
         sequences = Sequences(
             batch.query_starts,
             batch.context_lens,
@@ -62,17 +63,28 @@ class DenseDecoder:
         attended, activated = buffers.attended, buffers.activated
         last = self._layers[-1]
         for layer, keys, values in zip(self._layers, cache.k, cache.v, strict=True):
-            layer.qkv(hidden, buffers.qkv)
+            scales = layer.kv_scales if keys.itemsize == 1 else (1.0, 1.0)
+            residual.read(layer.qkv, buffers.qkv)
             rope_kv_write(
-                buffers.qkv, batch.positions, batch.slots, self._cos_sin, keys, values, layer.head_norm
+                buffers.qkv,
+                batch.positions,
+                batch.slots,
+                self._cos_sin,
+                keys,
+                values,
+                layer.head_norm,
+                scales,
             )
-            paged_attention(buffers.queries, keys, values, sequences, self._scale, layer.window, attended)
+            paged_attention(
+                buffers.queries, keys, values, sequences, self._scale, layer.window, attended, scales
+            )
             if layer is last:  # only tokens whose logits are wanted go on
-                hidden, attended = (t.index_select(0, batch.logit_indices) for t in (hidden, attended))
-                activated = activated[: len(hidden)]
-            layer.output(attended, hidden, accumulate=True)
-            layer.feed_forward(hidden, activated)
-        return self._head(hidden).float()
+                residual.keep(batch.logit_indices)
+                attended = attended.index_select(0, batch.logit_indices)
+                activated = activated[: len(attended)]
+            residual.add(layer.output, attended)
+            layer.feed_forward(residual, activated)
+        return residual.read(self._head).float()
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

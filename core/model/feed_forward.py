@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from ...kernels.experts import Experts, make_experts, route
+from ...kernels.experts import Experts, route
 from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
-from ...kernels.rms_norm import rms_norm
-from ..errors import ModelError
+from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear
 from ..shape import ModelShape
 
 if TYPE_CHECKING:
     from .layers import Loader
+    from .residual import Residual
 
 MIXTURES = frozenset({"MixtralForCausalLM", "Qwen3MoeForCausalLM"})
 
 
 class FeedForward(Protocol):
-    """Adds its result to hidden [T, hidden_size]; activated [T, intermediate_size] is scratch."""
+    """Adds its result to the residual; activated [T, intermediate_size] is scratch."""
 
-    def __call__(self, hidden: torch.Tensor, activated: torch.Tensor) -> None: ...
+    def __call__(self, residual: Residual, activated: torch.Tensor) -> None: ...
 
 
 @dataclass(slots=True)
@@ -33,9 +33,19 @@ class DenseFeedForward:
     gate_up: GatedLinear
     down: Linear
 
-    def __call__(self, hidden: torch.Tensor, activated: torch.Tensor) -> None:
-        self.gate_up(hidden, activated)
-        self.down(activated, hidden, accumulate=True)
+    def __call__(self, residual: Residual, activated: torch.Tensor) -> None:
+        residual.add(self.down, residual.read(self.gate_up, activated))
+
+
+@dataclass(slots=True)
+class Fp8FeedForward:
+    """SwiGLU in FP8: the gate is part of quantising what the second product reads."""
+
+    gate_up: Fp8Linear
+    down: Fp8Linear
+
+    def __call__(self, residual: Residual, activated: torch.Tensor) -> None:
+        residual.owe(self.down(residual.read(self.gate_up), gated=True))
 
 
 @dataclass(slots=True)
@@ -48,10 +58,10 @@ class ExpertFeedForward:
     top_k: int
     renormalise: bool
 
-    def __call__(self, hidden: torch.Tensor, activated: torch.Tensor) -> None:
-        x = rms_norm(hidden, self.norm.weight, self.norm.eps)
+    def __call__(self, residual: Residual, activated: torch.Tensor) -> None:
+        x = residual.normed(self.norm)
         ids, weights = route(self.router(x), self.top_k, renormalise=self.renormalise)
-        self.experts(x, ids, weights, hidden)
+        self.experts(x, ids, weights, residual.settled())
 
 
 def load_feed_forward(load: Loader, shape: ModelShape, index: int) -> FeedForward:
@@ -61,10 +71,11 @@ def load_feed_forward(load: Loader, shape: ModelShape, index: int) -> FeedForwar
     if has_experts(shape, index):
         return _load_experts(load, shape, prefix, norm)
     inner, hidden = shape.intermediate_size, shape.hidden_size
-    return DenseFeedForward(
-        gate_up=load.gated(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", inner, hidden, norm),
-        down=load.linear({f"{prefix}.mlp.down_proj": hidden}, inner),
-    )
+    gate_up = load.gated(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", inner, hidden, norm)
+    down = load.linear({f"{prefix}.mlp.down_proj": hidden}, inner)
+    if isinstance(gate_up, Fp8GatedLinear) and isinstance(down, Fp8Linear):
+        return Fp8FeedForward(gate_up.joined, down)
+    return DenseFeedForward(gate_up, down)
 
 
 def has_experts(shape: ModelShape, index: int) -> bool:
@@ -79,16 +90,11 @@ def _load_experts(load: Loader, shape: ModelShape, prefix: str, norm: InputNorm)
     base = f"{prefix}.block_sparse_moe" if mixtral else f"{prefix}.mlp"
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     inner, hidden = shape.moe_intermediate_size, shape.hidden_size
-    if load.quantize_fp8:
-        raise ModelError(f"{shape.name}: experts are not quantised at load; drop quantization: fp8")
-    gates, ups, downs = (
-        [load.tensor(f"{base}.experts.{i}.{name}.weight", *size) for i in range(shape.num_experts)]
-        for name, size in zip(names, ((inner, hidden), (inner, hidden), (hidden, inner)), strict=True)
-    )
+    each = [[f"{base}.experts.{i}.{name}" for i in range(shape.num_experts)] for name in names]
     return ExpertFeedForward(
         norm=norm,
         router=load.linear({f"{base}.gate": shape.num_experts}, hidden),
-        experts=make_experts(gates, ups, downs),
+        experts=load.experts(each[0], each[1], each[2], inner, hidden),
         top_k=shape.experts_per_token,
         renormalise=mixtral or bool(shape.raw.get("norm_topk_prob", False)),
     )

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...kernels.experts import Experts, make_experts
+from ...kernels.experts.fp8 import Fp8Experts
 from ...kernels.gated_linear import GatedLinear, make_gated_linear
 from ...kernels.linear import InputNorm, Linear, make_linear
 from ...kernels.linear.fp8 import FP8, Fp8GatedLinear, Fp8Linear, Fp8Weight, join, quantize_weight
@@ -88,15 +90,38 @@ def matrix_gated(
     return make_gated_linear(_dense(gate, dtype), _dense(up, dtype), norm)
 
 
+def matrix_experts(
+    gates: list[Matrix],
+    ups: list[Matrix],
+    downs: list[Matrix],
+    dtype: torch.dtype,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+) -> Experts:
+    """As `matrix_linear`; `scales` are those of the inputs of gate and up, and of down."""
+    weights = _fp8([*gates, *ups, *downs])
+    try:
+        if weights is not None:
+            count = len(gates)
+            return Fp8Experts(weights[:count], weights[count : 2 * count], weights[2 * count :], *scales)
+        return make_experts(*([_dense(part, dtype) for part in parts] for parts in (gates, ups, downs)))
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+
+
+def keeps_fp8(device: torch.device) -> bool:
+    """Whether FP8 weights stay so there: a CPU has no FP8 arithmetic, and float32 is faster on it."""
+    return device.type == "cuda"
+
+
 def quantized(weight: torch.Tensor) -> Fp8Weight:
     """A weight as it is quantised at load: one scale a row."""
     return quantize_weight(weight)
 
 
 def _fp8(parts: list[Matrix]) -> list[Fp8Weight] | None:
-    """The parts if all are FP8 and lie on a GPU; a CPU has no FP8 arithmetic, and float32 is faster there."""
+    """The parts if all are FP8 and lie where they stay so."""
     weights = [part for part in parts if isinstance(part, Fp8Weight)]
-    return weights if len(weights) == len(parts) and weights[0].values.is_cuda else None
+    return weights if len(weights) == len(parts) and keeps_fp8(weights[0].values.device) else None
 
 
 def _dense(part: Matrix, dtype: torch.dtype) -> torch.Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...kernels.experts import Experts
 from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
 from ...kernels.rope_kv_write import HeadNorm
@@ -13,7 +14,7 @@ from ..errors import ModelError
 from ..shape import ModelShape
 from .base import WeightSource
 from .feed_forward import FeedForward, load_feed_forward
-from .fp8 import Matrix, is_fp8, matrix_gated, matrix_linear, quantized, stored_weight
+from .fp8 import Matrix, is_fp8, matrix_experts, matrix_gated, matrix_linear, quantized, stored_weight
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class DecoderLayer:
     output: Linear
     feed_forward: FeedForward
     window: int | None
+    kv_scales: tuple[float, float]  # what K and V are divided by in an FP8 cache
 
 
 class Loader:
@@ -95,6 +97,30 @@ class Loader:
         parts = self.matrix(gate, rows, columns), self.matrix(up, rows, columns)
         return matrix_gated(*parts, self._dtype, norm, self._input_scale([gate, up]))
 
+    def experts(self, gates: list[str], ups: list[str], downs: list[str], inner: int, hidden: int) -> Experts:
+        """The experts of a layer, from the names of their linear layers: gate and up [inner, hidden]."""
+        weights = (
+            [self.matrix(name, *size) for name in names]
+            for names, size in ((gates, (inner, hidden)), (ups, (inner, hidden)), (downs, (hidden, inner)))
+        )
+        scales = self._input_scale([*gates, *ups]), self._input_scale(downs)
+        return matrix_experts(*weights, self._dtype, scales)
+
+    def kv_scales(self, attention: str) -> tuple[float, float]:
+        """Calibrated scales of K and V for the attention called so; 1 where a checkpoint has none above zero.
+
+        compressed-tensors keeps them beside the projections, modelopt within, older ones one for both.
+        """
+        k = self._scale((f"{attention}.k_scale", f"{attention}.k_proj.k_scale", f"{attention}.kv_scale"))
+        v = self._scale((f"{attention}.v_scale", f"{attention}.v_proj.v_scale", f"{attention}.kv_scale"))
+        return k, v
+
+    def _scale(self, names: tuple[str, ...]) -> float:
+        """The first that is there, the largest of its heads if it has one for each; writers put -1 for none."""
+        found = next((self._weights.get(name) for name in names if name in self), None)
+        scale = float(found.float().max()) if found is not None and found.numel() else 1.0
+        return scale if 0 < scale < float("inf") else 1.0
+
 
 def _is_quantisable(name: str) -> bool:
     """Layers, but no router: a wrong choice of experts costs more than its few bytes."""
@@ -125,6 +151,7 @@ def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
         output=load.linear({f"{attention}.o_proj": hidden}, q_size, bias=f"{attention}.o_proj.bias" in load),
         feed_forward=load_feed_forward(load, shape, index),
         window=window_of(shape, index),
+        kv_scales=load.kv_scales(attention),
     )
 
 

@@ -10,7 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
 from ..silu_mul import silu_mul
+from . import sort_by_expert, tile_of
 
 DEPTH = 64  # of one loop turn
 
@@ -53,29 +55,6 @@ def grouped_product_kernel(
     tl.store(where, total.to(out.dtype.element_ty), mask=live[:, None] & (columns < n)[None, :])
 
 
-def sort_by_expert(ids: torch.Tensor, num_experts: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(places int32 [tiles * tile], tile_experts int32 [tiles]): flat indices into ids [T, k], grouped by expert.
-
-    Each group starts on a tile. Places past a group hold T * k, tiles past the last hold -1. The number of
-    tiles is T * k / tile + experts at most, whatever the ids are, so no value has to come back.
-    """
-    flat = ids.reshape(-1)
-    total = len(flat)
-    tiles = min(triton.cdiv(total, tile) + num_experts, total)
-    counts = torch.zeros(num_experts, dtype=torch.int64, device=ids.device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat))
-    padded = (counts + tile - 1) // tile * tile
-    ends = padded.cumsum(0)
-    order = torch.argsort(flat, stable=True)
-    expert = flat[order]
-    rank = torch.arange(total, device=ids.device) - (counts.cumsum(0) - counts)[expert]
-    places = torch.full((tiles * tile,), total, dtype=torch.int32, device=ids.device)
-    places[(ends - padded)[expert] + rank] = order.to(torch.int32)
-    firsts = torch.arange(tiles, device=ids.device) * tile
-    owner = torch.searchsorted(ends, firsts, right=True)
-    return places, torch.where(owner < num_experts, owner, -1).to(torch.int32)
-
-
 class GroupedExperts:
     """Holds gate and up as [experts, 2 * inner, hidden], down as [experts, hidden, inner]."""
 
@@ -95,8 +74,7 @@ class GroupedExperts:
         if not rows:
             return out
         num_experts = len(self._down)
-        # Full tiles fill Hopper's warpgroup instructions; a decode batch spreads thin, and weights bound it.
-        tile = 64 if rows * top_k >= 32 * num_experts else 16
+        tile = tile_of(rows * top_k, num_experts)
         groups = sort_by_expert(ids, num_experts, tile)
         both = product(x, self._both, groups, rows * top_k, top_k, None, tile)
         parts = product(silu_mul(both), self._down, groups, rows * top_k, 1, weights, tile)
@@ -112,8 +90,13 @@ def product(
     row_weights: torch.Tensor | None,
     tile: int,
 ) -> torch.Tensor:
-    """[num_places, n] of x and weight [experts, n, k], each place by its own expert."""
+    """[num_places, n] of x and weight [experts, n, k], each place by its own expert. Raises KernelInputError."""
     places, tile_experts = groups
+    checks.check_tensor("grouped_product", "x", x, weight.device, (weight.dtype,), whole=True)
+    if row_weights is not None:
+        checks.check_tensor(
+            "grouped_product", "row_weights", row_weights, x.device, checks.SINGLES, whole=True
+        )
     n, k = weight.shape[1:]
     out = torch.empty((num_places, n), dtype=x.dtype, device=x.device)
     columns = 128 if tile == 64 else 64

@@ -95,12 +95,29 @@ class Fp8Linear:
         self._input_scale = None if weight.is_blocked else input_scale
 
     def __call__(
-        self, x: torch.Tensor, out: torch.Tensor | None = None, *, accumulate: bool = False
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        accumulate: bool = False,
+        added: torch.Tensor | None = None,
+        gated: bool = False,
     ) -> torch.Tensor:
-        """As `Linear.__call__`; the product has x's dtype."""
-        check_sizes(self, x, out)
-        group = BLOCK if self._weight.is_blocked else 0
-        values, scales = quantize_rows(x, group=group, norm=self._norm, static_scale=self._input_scale)
+        """As `Linear.__call__`; the product has x's dtype.
+
+        `added` [T, in_features] is added to x in place before the norm. `gated`: x is [T, 2 * in_features],
+        gate first, and silu(gate) * up is the input. Both happen while the input is quantised.
+        """
+        if not gated:
+            check_sizes(self, x, out)
+        values, scales = quantize_rows(
+            x,
+            group=BLOCK if self._weight.is_blocked else 0,
+            norm=self._norm,
+            gated=gated,
+            static_scale=self._input_scale,
+            added=added,
+        )
         product = self._product(values, scales, x.dtype)
         if self._bias is not None:
             product += self._bias
@@ -142,10 +159,10 @@ class Fp8GatedLinear:
         norm: InputNorm | None = None,
         input_scale: torch.Tensor | None = None,
     ) -> None:
-        self._both = Fp8Linear(join([gate, up]), None, norm, input_scale)
+        self.joined = Fp8Linear(join([gate, up]), None, norm, input_scale)  # gate and up side by side
         self.out_features, self.in_features = gate.values.shape
-        self.weight_bytes = self._both.weight_bytes
+        self.weight_bytes = self.joined.weight_bytes
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """As `GatedLinear.__call__`."""
-        return silu_mul(self._both(x), out)
+        return silu_mul(self.joined(x), out)

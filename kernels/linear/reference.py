@@ -17,11 +17,21 @@ class DenseLinear:
         self._weight, self._bias, self._norm = weight.contiguous(), bias, norm
 
     def __call__(
-        self, x: torch.Tensor, out: torch.Tensor | None = None, *, accumulate: bool = False
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        accumulate: bool = False,
+        added: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """As `Linear.__call__`; `added` [T, in_features] is added to x in place before the norm."""
         check_sizes(self, x, out)
         if self._norm is not None:
-            x = rms_norm(x, self._norm.weight, self._norm.eps)
+            x = rms_norm(x, self._norm.weight, self._norm.eps, added=added)
+        elif added is not None:
+            x += added
+        if out is not None and accumulate and self._bias is None:
+            return out.addmm_(x, self._weight.t())  # the product's own epilogue adds: no pass of its own
         product = torch.nn.functional.linear(x, self._weight, self._bias)
         if out is None:
             return product

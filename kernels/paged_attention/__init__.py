@@ -34,11 +34,13 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     out: torch.Tensor | None = None,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each query's own past, itself included.
 
     q: [T, num_heads * head_dim], rows contiguous, any row stride (a slice of qkv); k_cache, v_cache:
     [num_blocks, num_kv_heads, block_size, head_dim]; `window` keeps the last so many positions.
+    Caches in float8_e4m3fn hold K and V divided by `kv_scales`; others have scales of 1.
     out: [T, num_heads * head_dim], contiguous, made when not given. Rows of `out` that no sequence
     owns are left as they are, made ones are zero. Cache entries past a context are never read. On the
     CPU a query's bits depend on its own past alone, not on the batch or the chunking. Returns out.
@@ -52,5 +54,12 @@ def paged_attention(
         )
     if out is None:
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    _best(q)(q, k_cache, v_cache, sequences, scale, window, out)
+    if k_cache.dtype != torch.float8_e4m3fn:
+        if kv_scales != (1.0, 1.0):
+            raise ValueError(
+                f"paged_attention: scales {kv_scales} belong to FP8, the cache is {k_cache.dtype}"
+            )
+        _best(q)(q, k_cache, v_cache, sequences, scale, window, out)
+    else:
+        _best(k_cache)(q, k_cache, v_cache, sequences, scale, window, out, kv_scales=kv_scales)
     return out

@@ -1,9 +1,14 @@
 """Triton: one query per sequence over its paged past, the past split so that every SM has work.
 
-The program (sequence, KV head, split) computes all query heads of its group at once, padded to 16 rows so
-that the tensor cores take them. How many splits a sequence gets is decided here, from its length and the
-number of SMs, so a captured graph serves any lengths. One split writes its result; several leave partial
-sums that a second kernel merges.
+A program computes all query heads of one KV head's group at once, padded to 16 rows or more so that the
+tensor cores take them, over a share of one sequence's keys. How long a share is follows on the device from
+the lengths of the whole batch and the number of SMs: a long sequence among short ones gets many programs,
+each short one a single one, and a captured graph serves any lengths. A sequence of one share writes its
+result; several leave partial sums that a second kernel merges.
+
+On paper (REPORT.md has the counts): an H100 needs about 2.5 MB in flight to run its memory at full speed
+(3.35 TB/s over 0.75 us), 19 kB an SM. A program fetches one tile of K and V ahead while it works on
+another; two or more such programs an SM hold more than three times that.
 """
 
 from __future__ import annotations
@@ -11,17 +16,65 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MAX_SPLITS = 64
 TILE = 64  # keys of one loop turn, whatever the page size
+MIN_TILES = 4  # of a share: less does not pay for its merge
+PROGRAMS_PER_SM = 4  # wanted in all; two or three of them run at a time
+MERGED = 32  # shares that the merge reads at once
+MERGE_PROGRAMS = 1024  # more heads than that are merged several in a program, as most find nothing to do
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
+def stages(dim: int) -> int:
+    """Tiles in the pipeline; table entries come two ahead of what they point to."""
+    return 5 if dim <= 128 else 3
+
+
 @triton.jit
-def num_splits(context, programs, num_sms, tile: tl.constexpr, max_splits: tl.constexpr):
-    """Splits of one sequence: about two waves of programs in all, and four tiles a split at least."""
-    tiles = tl.cdiv(context, tile)
-    wanted = tl.cdiv(2 * num_sms, programs)
-    return tl.maximum(1, tl.minimum(tl.minimum(wanted, tl.cdiv(tiles, 4)), max_splits))
+def tanh(x):
+    """By the exponential; right at both ends."""
+    return 1 - 2 / (tl.exp(2 * x) + 1)
+
+
+@triton.jit
+def exponent_factor(scale, HAS_CAP: tl.constexpr):
+    """What turns scores into exponents of two; a cap has applied the scale already."""
+    return LOG2E if HAS_CAP else scale * LOG2E
+
+
+@triton.jit
+def soften(scores, best, factor):
+    """(weights, decay of what was summed before, new best) of one more tile of an online softmax.
+
+    The factor, above zero, goes into the exponent's own multiply-add; `best` is of the scores before it.
+    """
+    higher = tl.maximum(best, tl.max(scores, 1))
+    # A tile with no valid key must not turn -inf - -inf into NaN.
+    anchor = tl.where(higher == float("-inf"), 0.0, higher * factor)
+    return tl.exp2(scores * factor - anchor[:, None]), tl.exp2(best * factor - anchor), higher
+
+
+@triton.jit
+def tiles_of(context, window, TILE_N: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """(first tile, number of tiles) that hold keys of a context or of its window; (0, 0) for none."""
+    first = context * 0
+    if HAS_WINDOW:
+        first = tl.maximum(context - window, 0) // TILE_N
+    return first, tl.maximum(tl.cdiv(context, TILE_N) - first, 0)
+
+
+@triton.jit
+def share_out(
+    contexts, count, window, slots,
+    SEQUENCES: tl.constexpr, TILE_N: tl.constexpr, HAS_WINDOW: tl.constexpr, LEAST: tl.constexpr,
+):  # fmt: skip
+    """(tiles of a share at most, int32 [SEQUENCES] shares of each sequence): about `slots` shares in all,
+    at most slots + count.
+    """
+    which = tl.arange(0, SEQUENCES)
+    context = tl.load(contexts + which, mask=which < count, other=0)
+    _, tiles = tiles_of(context, window, TILE_N, HAS_WINDOW)
+    share = tl.maximum(tl.cdiv(tl.sum(tiles, 0), slots), LEAST)
+    return share, tl.cdiv(tiles, share)
 
 
 @triton.jit
@@ -34,102 +87,131 @@ def load_tile(cache, table, keys, valid, head, num_kv_heads, block_size, dims, h
 
 
 @triton.jit
+def multipliable(query, cache):
+    """The query in the dtype that products run in. Beside FP8 keys that is float16, which holds every e4m3
+    number and is one instruction away for two of them; bfloat16 would take a detour by float32.
+    """
+    if cache.dtype.element_ty == tl.float8e4nv and query.dtype == tl.bfloat16:
+        return tl.clamp(query.to(tl.float32), -65504.0, 65504.0).to(tl.float16)
+    else:
+        return query
+
+
+@triton.jit
+def widened(values, query, one):
+    """Values in the dtype of the query. An FP8 tile is multiplied by a one that the compiler cannot see: so it
+    widens before it changes its layout, which moves 16-bit numbers by matrix loads, and 8-bit ones byte by byte.
+    """
+    wide = values.to(query.dtype)
+    if values.dtype == tl.float8e4nv:
+        wide *= (tl.zeros([1, 1], tl.float32) + one).to(query.dtype)
+    return wide
+
+
+@triton.jit
 def decode_kernel(
     q, k_cache, v_cache, out, partial, sums, tables, contexts,
-    scale, k_scale, v_scale, soft_cap, window,
-    q_stride, out_stride, table_stride, num_kv_heads, num_sms,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE_N: tl.constexpr, SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    scale, k_scale, v_scale, soft_cap, window, one,
+    q_stride, out_stride, table_stride, num_kv_heads, count, slots,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr, SEQUENCES: tl.constexpr, LEAST: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
-    """Grid (n, num_kv_heads, SPLITS). partial [n, heads, SPLITS, HEAD_DIM] and sums [n, heads, SPLITS, 2]
-    are float32 scratch; DIM is HEAD_DIM rounded up to a power of two.
+    """Grid (slots + count, num_kv_heads); spare programs return at once. partial [slots + count, heads,
+    HEAD_DIM] and sums [slots + count, heads, 2] are float32 scratch. ROWS is GROUP, DIM is HEAD_DIM, and
+    SEQUENCES is `count` rounded up to a power of two, ROWS to 16 at least.
     """
-    sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    context = tl.load(contexts + sequence)
-    splits = num_splits(context, tl.num_programs(0) * num_kv_heads, num_sms, TILE_N, SPLITS)
-    first_key = 0
-    if HAS_WINDOW:
-        first_key = tl.maximum(context - window, 0)
-    first_tile = first_key // TILE_N
-    tiles = tl.cdiv(context, TILE_N) - first_tile
-    share = tl.cdiv(tiles, splits)
-    begin = first_tile + split * share
-    end = tl.minimum(begin + share, first_tile + tiles)
-    if split >= splits or (context <= 0):
+    item, head = tl.program_id(0), tl.program_id(1)
+    share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)
+    ends = tl.cumsum(shares, 0)
+    before = ends <= item
+    sequence = tl.sum(before.to(tl.int32), 0)
+    if sequence >= count:
         return
+    split = item - tl.max(tl.where(before, ends, 0), 0)
+    context = tl.load(contexts + sequence)
+    first_tile, tiles = tiles_of(context, window, TILE_N, HAS_WINDOW)
+    splits = tl.cdiv(tiles, share)
+    even = tl.cdiv(tiles, splits)
+    begin = first_tile + split * even
+    end = tl.minimum(begin + even, first_tile + tiles)
 
-    rows = tl.arange(0, 16)
+    rows = tl.arange(0, ROWS)
     dims = tl.arange(0, DIM)
     heads = head * GROUP + rows
     live = (rows < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     query = tl.load(
         q + sequence.to(tl.int64) * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
     )
+    query = multipliable(query, k_cache)
     table = tables + sequence.to(tl.int64) * table_stride
 
-    best = tl.full([16], float("-inf"), tl.float32)
-    total = tl.zeros([16], tl.float32)
-    acc = tl.zeros([16, DIM], tl.float32)
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    factor = exponent_factor(scale * k_scale, HAS_CAP)
     for tile in range(begin, end):
         keys = tile * TILE_N + tl.arange(0, TILE_N)
         valid = keys < context
         if HAS_WINDOW:
-            valid = valid & (keys >= first_key)
+            valid = valid & (keys >= context - window)
         k = load_tile(k_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
-        scores = tl.dot(query, tl.trans(k.to(query.dtype))) * (scale * k_scale)
+        scores = tl.dot(query, tl.trans(k.to(query.dtype)))
         if HAS_CAP:
-            scores = soft_cap * tanh(scores / soft_cap)
-        scores = tl.where(valid[None, :], scores * LOG2E, float("-inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        # A tile with no valid key must not turn -inf - -inf into NaN.
-        anchor = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(best - anchor)
+            scores = soft_cap * tanh(scores * (scale * k_scale / soft_cap))
+        scores = tl.where(valid[None, :], scores, float("-inf"))
+        weights, decay, best = soften(scores, best, factor)
         total = total * decay + tl.sum(weights, 1)
         v = load_tile(v_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
-        acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), v.to(query.dtype))
-        best = higher
+        acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), widened(v, query, one))
 
     if splits == 1:
         result = acc * v_scale / total[:, None]
         where = out + sequence.to(tl.int64) * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(where, result.to(out.dtype.element_ty), mask=live)
     else:
-        place = (sequence.to(tl.int64) * num_kv_heads * GROUP + heads) * SPLITS + split
+        place = item.to(tl.int64) * num_kv_heads * GROUP + heads
         tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], acc, mask=live)
-        tl.store(sums + place * 2, best, mask=rows < GROUP)
+        tl.store(sums + place * 2, best * factor, mask=rows < GROUP)
         tl.store(sums + place * 2 + 1, total, mask=rows < GROUP)
 
 
 @triton.jit
 def merge_kernel(
-    out, partial, sums, contexts, v_scale, out_stride, num_heads, num_kv_heads, num_sms,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE_N: tl.constexpr, SPLITS: tl.constexpr,
+    out, partial, sums, contexts, v_scale, window, out_stride, num_heads, count, slots,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE_N: tl.constexpr,
+    SEQUENCES: tl.constexpr, LEAST: tl.constexpr, SHARES: tl.constexpr, MERGED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Grid (n, num_heads): joins the splits of one sequence and head; returns at once where there was one."""
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    context = tl.load(contexts + sequence)
-    splits = num_splits(context, tl.num_programs(0) * num_kv_heads, num_sms, TILE_N, SPLITS)
-    if splits == 1 or (context <= 0):
+    """Grid (count, num_heads / HEADS): joins the shares of one sequence for HEADS heads in turn; returns at
+    once where there was one. SHARES is slots + 1 rounded up to a power of two.
+    """
+    sequence = tl.program_id(0)
+    share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)
+    _, tiles = tiles_of(tl.load(contexts + sequence), window, TILE_N, HAS_WINDOW)
+    splits = tl.cdiv(tiles, share)
+    if splits <= 1:
         return
-    place = (sequence.to(tl.int64) * num_heads + head) * SPLITS
-    which = tl.arange(0, SPLITS)
-    there = which < splits
+    first = tl.sum(tl.where(tl.arange(0, SEQUENCES) < sequence, shares, 0), 0)
     dims = tl.arange(0, DIM)
-    best = tl.load(sums + (place + which) * 2, mask=there, other=float("-inf"))
-    total = tl.load(sums + (place + which) * 2 + 1, mask=there, other=0.0)
-    weight = tl.where(best == float("-inf"), 0.0, tl.exp2(best - tl.max(best, 0)))
-    part = tl.load(
-        partial + (place + which)[:, None] * HEAD_DIM + dims[None, :],
-        mask=there[:, None] & (dims < HEAD_DIM)[None, :],
-        other=0.0,
-    )
-    result = tl.sum(part * weight[:, None], 0) * v_scale / tl.sum(total * weight, 0)
-    where = out + sequence.to(tl.int64) * out_stride + head * HEAD_DIM + dims
-    tl.store(where, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
-
-
-@triton.jit
-def tanh(x):
-    """By the exponential; right at both ends."""
-    return 1 - 2 / (tl.exp(2 * x) + 1)
+    which = tl.arange(0, SHARES)
+    some = tl.arange(0, MERGED)
+    for i in range(HEADS):
+        head = tl.program_id(1) * HEADS + i
+        place = first.to(tl.int64) * num_heads + head
+        at = sums + (place + which * num_heads) * 2
+        highest = tl.max(tl.load(at, mask=which < splits, other=float("-inf")), 0)
+        total = tl.zeros([MERGED], tl.float32)
+        acc = tl.zeros([MERGED, DIM], tl.float32)
+        for start in range(0, splits, MERGED):
+            there = start + some < splits
+            here = place + (start + some) * num_heads
+            best = tl.load(sums + here * 2, mask=there, other=float("-inf"))
+            weight = tl.where(best == float("-inf"), 0.0, tl.exp2(best - highest))
+            total += weight * tl.load(sums + here * 2 + 1, mask=there, other=0.0)
+            mask = there[:, None] & (dims < HEAD_DIM)[None, :]
+            part = tl.load(partial + here[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+            acc += part * weight[:, None]
+        result = tl.sum(acc, 0) * v_scale / tl.sum(total, 0)
+        where = out + sequence.to(tl.int64) * out_stride + head * HEAD_DIM + dims
+        tl.store(where, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .decode import LOG2E, load_tile, tanh
+from .decode import exponent_factor, load_tile, multipliable, soften, tanh
 
 
 @triton.jit
@@ -40,23 +40,18 @@ def attend(
         keys = tile * TILE_N + tl.arange(0, TILE_N)
         valid = keys < context
         k = load_tile(k_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
-        scores = tl.dot(query, tl.trans(k.to(query.dtype))) * scale
+        scores = tl.dot(query, tl.trans(k.to(query.dtype)))
         if HAS_CAP:
-            scores = soft_cap * tanh(scores / soft_cap)
-        scores = scores * LOG2E
+            scores = soft_cap * tanh(scores * (scale / soft_cap))
         if MASKED:
             seen = keys[None, :] <= positions[:, None]
             if HAS_WINDOW:
                 seen = seen & (keys[None, :] > positions[:, None] - window)
             scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        anchor = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(best - anchor)
+        weights, decay, best = soften(scores, best, exponent_factor(scale, HAS_CAP))
         total = total * decay + tl.sum(weights, 1)
         v = load_tile(v_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
         acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), v.to(query.dtype))
-        best = higher
     return acc, total, best
 
 
@@ -92,6 +87,7 @@ def prefill_kernel(
     query = tl.load(
         q + at[:, None] * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
     )
+    query = multipliable(query, k_cache)
     table = tables + sequence.to(tl.int64) * table_stride
 
     lowest = context - length + first  # position of the first row

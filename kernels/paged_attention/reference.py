@@ -15,6 +15,8 @@ def paged_attention(
     scale: float,
     window: int | None,
     out: torch.Tensor,
+    *,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     _, num_kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // (head_dim * num_kv_heads)
@@ -23,8 +25,8 @@ def paged_attention(
         begin, end = starts[i], starts[i + 1]
         blocks = sequences.block_tables[i, : -(-context // block_size)].long()
         keys, values = (
-            cache[blocks].transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[:, :context].float()
-            for cache in (k_cache, v_cache)
+            cache[blocks].transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[:, :context].float() * kv_scale
+            for cache, kv_scale in zip((k_cache, v_cache), kv_scales, strict=True)
         )
         queries = q[begin:end].float().view(end - begin, num_kv_heads, group, head_dim)
         scores = torch.einsum("tngd,nkd->ngtk", queries, keys) * scale

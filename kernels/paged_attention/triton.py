@@ -8,8 +8,7 @@ import torch
 import triton
 
 from .. import checks
-from . import Sequences
-from .decode import MAX_SPLITS, TILE, decode_kernel, merge_kernel
+from . import Sequences, decode
 from .prefill import prefill_kernel
 
 
@@ -22,11 +21,10 @@ def paged_attention(
     window: int | None,
     out: torch.Tensor,
     *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
     soft_cap: float | None = None,
 ) -> None:
-    """As the op. K and V may be float8_e4m3fn; they are then multiplied by k_scale and v_scale.
+    """As the op. K and V may be float8_e4m3fn; they are then multiplied by `kv_scales`.
 
     Raises KernelInputError, a ValueError.
     """
@@ -36,24 +34,9 @@ def paged_attention(
     dim = triton.next_power_of_2(head_dim)
     n = sequences.context_lens.shape[0]
     window_and_cap = {"HAS_WINDOW": window is not None, "HAS_CAP": soft_cap is not None}
-    scales = (scale, k_scale, v_scale, soft_cap or 1.0, window or 0)
+    scales = (scale, *kv_scales, soft_cap or 1.0, window or 0)
     if sequences.num_decodes:
-        count, sms = sequences.num_decodes, _num_sms(q.device)
-        # Enough splits for the worst case of this batch size: the device takes fewer where that is better.
-        splits = min(MAX_SPLITS, triton.next_power_of_2(triton.cdiv(2 * sms, count * num_kv_heads)))
-        partial, sums = _scratch(q.device, count * num_kv_heads * group * splits, head_dim)
-        decode_kernel[(count, num_kv_heads, splits)](
-            q, k_cache, v_cache, out, partial, sums, sequences.block_tables, sequences.context_lens,
-            *scales,
-            q.stride(0), out.stride(0), sequences.block_tables.stride(0), num_kv_heads, sms,
-            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, TILE_N=TILE, SPLITS=splits,
-            **window_and_cap, num_warps=4, num_stages=3,
-        )  # fmt: skip
-        if splits > 1:
-            merge_kernel[(count, num_kv_heads * group)](
-                out, partial, sums, sequences.context_lens, v_scale, out.stride(0), num_kv_heads * group,
-                num_kv_heads, sms, HEAD_DIM=head_dim, DIM=dim, TILE_N=TILE, SPLITS=splits, num_warps=4,
-            )  # fmt: skip
+        _decode(q, k_cache, v_cache, sequences, out, scales, window_and_cap)
     if n > sequences.num_decodes:
         rows, tile, warps, stages = prefill_plan(_capability(q.device), sequences.max_query_len * group, dim)
         tokens = rows // group
@@ -65,6 +48,38 @@ def paged_attention(
             GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile,
             **window_and_cap, num_warps=warps, num_stages=stages,
         )  # fmt: skip
+
+
+def _decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    sequences: Sequences,
+    out: torch.Tensor,
+    scales: tuple[float, float, float, float, int],
+    window_and_cap: dict[str, bool],
+) -> None:
+    num_kv_heads, block_size, head_dim = k_cache.shape[1:]
+    group = q.shape[1] // (head_dim * num_kv_heads)
+    heads, count = num_kv_heads * group, sequences.num_decodes
+    dim = triton.next_power_of_2(head_dim)
+    slots = triton.cdiv(decode.PROGRAMS_PER_SM * _num_sms(q.device), num_kv_heads)
+    partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
+    contexts, tables = sequences.context_lens, sequences.block_tables
+    sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": decode.TILE, "LEAST": decode.MIN_TILES}
+    sizes["SEQUENCES"] = triton.next_power_of_2(count)
+    decode.decode_kernel[(slots + count, num_kv_heads)](
+        q, k_cache, v_cache, out, partial, sums, tables, contexts, *scales, 1.0,
+        q.stride(0), out.stride(0), tables.stride(0), num_kv_heads, count, slots,
+        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=block_size,
+        **sizes, **window_and_cap, num_warps=4, num_stages=decode.stages(dim),
+    )  # fmt: skip
+    each = 1 if count * heads <= decode.MERGE_PROGRAMS else group
+    decode.merge_kernel[(count, heads // each)](
+        out, partial, sums, contexts, scales[2], scales[4], out.stride(0), heads, count, slots,
+        HEADS=each, SHARES=triton.next_power_of_2(slots + 1), MERGED=decode.MERGED,
+        HAS_WINDOW=window_and_cap["HAS_WINDOW"], **sizes, num_warps=4,
+    )  # fmt: skip
 
 
 def _check(
@@ -104,17 +119,20 @@ def _capability(device: torch.device) -> tuple[int, int]:
 def _num_sms(device: torch.device) -> int:
     """SMs of the device; a small one stands for the interpreter, whose programs run one by one."""
     if device.type != "cuda":
-        return 12
+        return 4
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 _kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+_outgrown: list[tuple[torch.Tensor, torch.Tensor]] = []  # a captured graph may still write to them
 
 
 def _scratch(device: torch.device, rows: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """float32 [rows * head_dim] and [rows * 2], kept and grown, so that a step allocates nothing."""
     kept = _kept.get(device)
     if kept is None or kept[0].numel() < rows * head_dim or kept[1].numel() < rows * 2:
+        if kept is not None:
+            _outgrown.append(kept)
         partial = torch.empty(rows * head_dim, dtype=torch.float32, device=device)
         kept = _kept[device] = (partial, torch.empty(rows * 2, dtype=torch.float32, device=device))
     return kept

@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
+
 STRIP = 256
 
 
@@ -48,7 +50,13 @@ def prepare_batch(
     block_size: int,
     made: torch.Tensor,
 ) -> None:
-    """As the reference."""
+    """As the reference. Raises KernelInputError."""
+    op, device = "prepare_batch", known.device
+    checks.check_tensor(op, "known", known, device, checks.LONGS)
+    for name, tensor in (
+        ("tables", tables), ("rows", rows), ("starts", starts), ("query_starts", query_starts),
+    ):  # fmt: skip
+        checks.check_tensor(op, name, tensor, device, checks.INTEGERS)
     prepare_batch_kernel[(len(rows) + 1,)](
         known, tables, rows, starts, query_starts, made, len(rows), made.shape[1],
         known.stride(0), tables.stride(0), block_size, BLOCK=STRIP, num_warps=2,

@@ -21,11 +21,13 @@ def quantize_rows(
     norm: InputNorm | None = None,
     gated: bool = False,
     static_scale: torch.Tensor | None = None,
+    added: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(values e4m3 [T, K], scales float32 [T, K / group]) with x = values * scales as nearly as e4m3 allows.
 
     x: [T, K], rows contiguous, any row stride; [T, 2 K] when `gated`, gate first, and silu(gate) * up is
-    what gets quantised; `norm` is applied to x before. A scale belongs to `group` columns (a divisor of K
+    what gets quantised; `norm` is applied to x before, and `added` [T, K], contiguous, is added to x in place
+    before that, so that a residual sum costs no pass of its own. A scale belongs to `group` columns (a divisor of K
     and a power of two), to the whole row when 0. A `static_scale` (float32, one element) replaces the
     row's own, and values beyond its range are clamped. Raises ValueError on a size mismatch.
     """
@@ -34,10 +36,14 @@ def quantize_rows(
         raise ValueError(f"quantize_rows: rows of {x.shape[1]}, group {group}, gated {gated}, norm {norm}")
     if norm is not None and norm.weight.shape[0] != width:
         raise ValueError(f"quantize_rows: norm of {norm.weight.shape[0]} elements for rows of {width}")
+    if added is not None and (gated or added.shape != x.shape):
+        raise ValueError(
+            f"quantize_rows: added is {tuple(added.shape)}, x is {tuple(x.shape)}, gated {gated}"
+        )
     if group and static_scale is not None:
         raise ValueError("quantize_rows: a static scale belongs to whole rows, not to groups")
     groups = width // group if group else 1
     values = torch.empty((x.shape[0], width), dtype=FP8, device=x.device)
     scales = torch.empty((x.shape[0], groups), dtype=torch.float32, device=x.device)
-    _best(x)(x, group, norm, gated, static_scale, values, scales)
+    _best(x)(x, group, norm, gated, static_scale, values, scales, added)
     return values, scales

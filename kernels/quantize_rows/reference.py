@@ -16,7 +16,10 @@ def quantize_rows(
     static_scale: torch.Tensor | None,
     values: torch.Tensor,
     scales: torch.Tensor,
+    added: torch.Tensor | None = None,
 ) -> None:
+    if added is not None:
+        x += added
     wide = x.float()
     if norm is not None:
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps) * norm.weight.float()

@@ -1,4 +1,4 @@
-"""Triton on CUDA: one program a row, norm or gate, scale and conversion in registers."""
+"""Triton on CUDA: one program a row; residual, norm or gate, scale and conversion in registers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
 from ..linear import InputNorm
 from . import FP8_MAX, MIN_SCALE
 
 
 @triton.jit
 def quantize_rows_kernel(
-    x, weight, static_scale, values, scales, x_stride, width, eps,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, NUM_GROUPS: tl.constexpr, HAS_NORM: tl.constexpr,
-    GATED: tl.constexpr, STATIC: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
+    x, added, weight, static_scale, values, scales, x_stride, width, eps,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, NUM_GROUPS: tl.constexpr, ADDED: tl.constexpr,
+    HAS_NORM: tl.constexpr, GATED: tl.constexpr, STATIC: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
 ):  # fmt: skip
     """Grid (T,). WIDTH is `width` rounded up to a power of two, GROUPS what that makes of NUM_GROUPS."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     mask = columns < width
-    numbers = tl.load(x + row * x_stride + columns, mask=mask, other=0.0).to(tl.float32)
+    numbers = tl.load(x + row * x_stride + columns, mask=mask, other=0.0)
+    if ADDED:
+        more = tl.load(added + row * width + columns, mask=mask, other=0.0)
+        # Rounded as it is kept: the norm sees what the next layer will see.
+        numbers = (numbers.to(tl.float32) + more.to(tl.float32)).to(x.dtype.element_ty)
+        tl.store(x + row * x_stride + columns, numbers, mask=mask)
+    numbers = numbers.to(tl.float32)
     if GATED:
         up = tl.load(x + row * x_stride + width + columns, mask=mask, other=0.0).to(tl.float32)
         numbers = numbers * tl.sigmoid(numbers) * up
@@ -47,15 +54,25 @@ def quantize_rows(
     static_scale: torch.Tensor | None,
     values: torch.Tensor,
     scales: torch.Tensor,
+    added: torch.Tensor | None = None,
 ) -> None:
+    """As the op. Raises KernelInputError."""
     rows, width = values.shape
+    op, device = "quantize_rows", x.device
+    checks.check_tensor(op, "x", x, device, checks.HALVES)
+    if added is not None:
+        checks.check_tensor(op, "added", added, device, checks.HALVES, whole=True)
+    if norm is not None:
+        checks.check_tensor(op, "norm.weight", norm.weight, device, checks.HALVES, whole=True)
+    if static_scale is not None:
+        checks.check_tensor(op, "static_scale", static_scale, device, checks.SINGLES, whole=True)
     if not rows:
         return
     padded = triton.next_power_of_2(width)
     quantize_rows_kernel[(rows,)](
-        x, x if norm is None else norm.weight, scales if static_scale is None else static_scale,
+        x, values if added is None else added, x if norm is None else norm.weight, scales if static_scale is None else static_scale,
         values, scales, x.stride(0), width, norm.eps if norm else 0.0,
         WIDTH=padded, GROUPS=padded // group if group else 1, NUM_GROUPS=scales.shape[1],
-        HAS_NORM=norm is not None, GATED=gated, STATIC=static_scale is not None,
-        LARGEST=FP8_MAX, SMALLEST=MIN_SCALE, num_warps=8 if width > 4096 else 4,
+        ADDED=added is not None, HAS_NORM=norm is not None, GATED=gated, STATIC=static_scale is not None,
+        LARGEST=FP8_MAX, SMALLEST=MIN_SCALE, num_warps=checks.warps_of(width),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,20 @@ def report() -> dict[str, Any]:
     """Everything the report holds, as data."""
     import triton
 
-    from .floors import floors
+    from .floors import bytes_needed_in_flight, floors, turns
 
     paper = [
         {"kernel": f.kernel, "shape": f.shape, "bytes": f.bytes_moved, "flops": f.flops, "micros": f.micros, "bound": f.bound}
         for f in floors()
     ]  # fmt: skip
+    made = figures()
     return {
         "command": COMMAND,
         "sources": source_hash(),
         "triton": triton.__version__,
-        "builds": figures(),
+        "builds": made,
+        "turns": [asdict(turn) | {"issue_share": turn.issue_share} for turn in turns(made)],
+        "needed_in_flight_bytes": bytes_needed_in_flight(),
         "floors": paper,
     }
 
@@ -62,20 +66,21 @@ def render(data: dict[str, Any]) -> str:
         "",
         f"Machine code that Triton {data['triton']} makes, read back with the disassembler it ships. `local` counts",
         "LDL and STL inside loops; `16 B` are loads of 16 bytes a thread, `less` all narrower ones; `blocks` is how",
-        "many thread blocks an SM holds by registers, shared memory and warps.",
+        "many thread blocks an SM holds by registers, shared memory and warps, in brackets how many the design states",
+        "for Hopper and later; `loop` is the instructions of one turn of the main loop.",
         "",
-        "| kernel | sm | warps | registers | stack B | local | shared B | blocks | matrix instructions | 16 B | less |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|",
+        "| kernel | sm | warps | registers | stack B | local | shared B | blocks | matrix instructions | loop | 16 B | less |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|",
     ]
     for b in data["builds"]:
         matrix = ", ".join(f"{name} {count}" for name, count in b["matrix"].items()) or "-"
         cells = (
             b["name"], b["arch"], b["warps"], b["registers"], b["stack_bytes"], b["local_in_loops"], b["shared_bytes"],
-            b["blocks_per_sm"], matrix, b["wide_loads"], b["narrow_loads"],
+            f"{b['blocks_per_sm']} ({b['stated_blocks']})", matrix, b["loop_instructions"] or "-", b["wide_loads"], b["narrow_loads"],
         )  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    lines += [*_turns(data), "", "## Floors", ""]
     lines += [
-        "",
         "What a call must move and compute, and the least time that takes on an H100 SXM (3.35 TB/s, 989 TFLOP/s in",
         "bf16, 1,979 in FP8: its datasheet).",
         "",
@@ -86,6 +91,29 @@ def render(data: dict[str, Any]) -> str:
         size = f"{f['bytes'] / 1e6:,.1f} | {f['flops'] / 1e9:,.1f} | {f['micros']:,.1f}"
         lines.append(f"| {f['kernel']} | {f['shape']} | {size} | {f['bound']} |")
     return "\n".join(lines) + "\n"
+
+
+def _turns(data: dict[str, Any]) -> list[str]:
+    """Whether the main loops leave memory and tensor cores their full speed."""
+    needed = data["needed_in_flight_bytes"] / 1e3
+    lines = [
+        "",
+        "## Main loops on an H100",
+        "",
+        "One turn of a main loop: the cycles that memory or the tensor cores take for it at their full speed, the",
+        "cycles its instructions take to issue on four schedulers, and their ratio. Memory runs at full speed while",
+        f"{needed:.0f} kB an SM are on their way (3.35 TB/s over a loaded latency of 0.75 us, 132 SMs).",
+        "",
+        "| kernel | bound by | cycles of it | cycles to issue | ratio | kB in flight |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for t in data["turns"]:
+        flight = f"{t['in_flight_bytes'] / 1e3:.0f}" if t["in_flight_bytes"] else "-"
+        lines.append(
+            f"| {t['build']} | {t['what']} | {t['limit_cycles']:,.0f} | {t['issue_cycles']:,.0f} | "
+            f"{t['issue_share']:.2f} | {flight} |"
+        )
+    return lines
 
 
 def main() -> None:

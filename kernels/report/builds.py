@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from triton import next_power_of_2
+
+from ..checks import warps_of
 from ..experts import triton as experts
+from ..experts.fp8_grouped import triton as fp8_grouped
 from ..linear.fp8_block import triton as fp8_block
 from ..paged_attention import decode, prefill
 from ..paged_attention.triton import prefill_plan
@@ -27,16 +31,22 @@ def _arches(cache: str) -> tuple[int, ...]:
 def _decode(dim: int, group: int, page: int, cache: str) -> Build:
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "partial": "*fp32"}
     types |= {"sums": "*fp32", "tables": "*i32", "contexts": "*i32", **_SCALARS, **_STRIDES}
-    types |= {"num_kv_heads": "i32", "num_sms": "i32"}
+    types |= dict.fromkeys(("num_kv_heads", "count", "slots"), "i32") | {"one": "fp32"}
     return Build(
         f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}",
         decode.decode_kernel,
         types,
-        {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": page, "TILE_N": decode.TILE, "SPLITS": 16}
-        | _NO_MASK,
+        {"GROUP": group, "ROWS": max(16, group), "BLOCK_SIZE": page, **_sizes(dim), **_NO_MASK},
         ("q", "k_cache", "v_cache", "out", "partial", "q_stride", "out_stride"),
+        num_stages=decode.stages(dim),
         arches=_arches(cache),
+        stated_blocks=3 if dim < 256 else 2,
     )
+
+
+def _sizes(dim: int) -> dict[str, int]:
+    """Of a batch of 64 sequences."""
+    return {"HEAD_DIM": dim, "DIM": dim, "TILE_N": decode.TILE, "LEAST": decode.MIN_TILES, "SEQUENCES": 64}
 
 
 def _prefill(dim: int, group: int, cache: str, arch: int, chunk: int = 2048) -> Build:
@@ -62,8 +72,8 @@ def _attention() -> list[Build]:
         "decode-merge-d128",
         decode.merge_kernel,
         {"out": "*bf16", "partial": "*fp32", "sums": "*fp32", "contexts": "*i32", "v_scale": "fp32"}
-        | dict.fromkeys(("out_stride", "num_heads", "num_kv_heads", "num_sms"), "i32"),
-        {"HEAD_DIM": 128, "DIM": 128, "TILE_N": decode.TILE, "SPLITS": 16},
+        | dict.fromkeys(("window", "out_stride", "num_heads", "count", "slots"), "i32"),
+        {"HEADS": 1, "SHARES": 128, "MERGED": decode.MERGED, "HAS_WINDOW": False, **_sizes(128)},
         ("out", "partial", "sums", "out_stride"),
     )
     return [
@@ -88,19 +98,17 @@ def _rows() -> list[Build]:
     rope |= dict.fromkeys(("k_scale", "v_scale", "eps"), "fp32")
     rope |= dict.fromkeys(("row_stride", "num_heads", "num_kv_heads", "block_size"), "i32")
     return [
-        Build(
-            "rms-norm-4096",
-            rms_norm.rms_norm_kernel,
-            {
-                "x": "*bf16",
-                "weight": "*bf16",
-                "out": "*bf16",
-                "x_stride": "i32",
-                "width": "i32",
-                "eps": "fp32",
-            },
-            {"WIDTH": 4096},
-            ("x", "weight", "out", "x_stride", "width"),
+        *(
+            Build(
+                f"rms-norm-{width}{'-residual' if residual else ''}",
+                rms_norm.rms_norm_kernel,
+                dict.fromkeys(("x", "added", "weight", "out"), "*bf16")
+                | {"x_stride": "i32", "width": "i32", "eps": "fp32"},
+                {"WIDTH": width, "ADDED": residual},
+                ("x", "added", "weight", "out", "x_stride", "width"),
+                num_warps=warps_of(width),
+            )
+            for width, residual in ((4096, False), (8192, True))
         ),
         Build(
             "silu-mul",
@@ -129,15 +137,16 @@ def _fp8() -> list[Build]:
         "out": "*bf16",
     }
     product |= dict.fromkeys(("rows", "n", "k", "out_stride"), "i32")
-    narrow = {
-        "x": "*bf16",
-        "weight": "*bf16",
-        "static_scale": "*fp32",
-        "values": "*fp8e4nv",
-        "scales": "*fp32",
-    }
+    narrow = dict.fromkeys(("x", "added", "weight"), "*bf16")
+    narrow |= {"static_scale": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
     narrow |= {"x_stride": "i32", "width": "i32", "eps": "fp32"}
-    flags = {"HAS_NORM": True, "GATED": False, "STATIC": False, "LARGEST": 448.0, "SMALLEST": 1e-12}
+    limits = {"STATIC": False, "LARGEST": 448.0, "SMALLEST": 1e-12}
+    kinds = {
+        "norm-4096": (4096, 1, {"ADDED": False, "HAS_NORM": True, "GATED": False}),
+        "residual-norm-8192": (8192, 1, {"ADDED": True, "HAS_NORM": True, "GATED": False}),
+        "residual-norm-8192-blocks": (8192, 64, {"ADDED": True, "HAS_NORM": True, "GATED": False}),
+        "gated-28672": (28672, 1, {"ADDED": False, "HAS_NORM": False, "GATED": True}),
+    }
     return [
         *(
             Build(
@@ -152,13 +161,17 @@ def _fp8() -> list[Build]:
             )
             for rows, columns, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4))
         ),
-        Build(
-            "quantize-rows-norm-4096",
-            quantize_rows.quantize_rows_kernel,
-            narrow,
-            {"WIDTH": 4096, "GROUPS": 1, "NUM_GROUPS": 1, **flags},
-            ("x", "weight", "values", "x_stride", "width"),
-            arches=(90, 100),
+        *(
+            Build(
+                f"quantize-rows-{name}",
+                quantize_rows.quantize_rows_kernel,
+                narrow,
+                {"WIDTH": next_power_of_2(width), "GROUPS": groups, "NUM_GROUPS": groups, **flags, **limits},
+                ("x", "added", "weight", "values", "x_stride", "width"),
+                num_warps=warps_of(width),
+                arches=(90, 100),
+            )
+            for name, (width, groups, flags) in kinds.items()
         ),
     ]
 
@@ -166,18 +179,37 @@ def _fp8() -> list[Build]:
 def _experts() -> list[Build]:
     types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16", "places": "*i32", "tile_experts": "*i32"}
     types |= {"row_weights": "*fp32", "num_places": "i32", "n": "i32", "k": "i32"}
-    flags = {"DEPTH": experts.DEPTH, "DIVISOR": 8, "WEIGHTED": False, "EVEN": True}
-    return [
-        Build(
-            f"experts-{rows}x{columns}",
-            experts.grouped_product_kernel,
-            types,
-            {"ROWS": rows, "COLUMNS": columns, **flags},
-            ("x", "weight", "out", "places", "n", "k"),
-            num_stages=4,
+    narrow = types | {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scales": "*fp32", "w_scales": "*fp32"}
+    flags = {"DIVISOR": 8, "WEIGHTED": False, "EVEN": True}
+    aligned = ("x", "weight", "out", "places", "n", "k")
+    made: list[Build] = []
+    for rows, columns in ((64, 128), (16, 64)):
+        sizes = {"ROWS": rows, "COLUMNS": columns, **flags}
+        made.append(
+            Build(
+                f"experts-{rows}x{columns}",
+                experts.grouped_product_kernel,
+                types,
+                {"DEPTH": experts.DEPTH, **sizes},
+                aligned,
+                num_stages=4,
+                stated_blocks=2 if rows == 64 else 6,
+            )
         )
-        for rows, columns in ((64, 128), (16, 64))
-    ]
+        made += [
+            Build(
+                f"experts-{rows}x{columns}-fp8{'-blocks' if blocked else ''}",
+                fp8_grouped.fp8_grouped_kernel,
+                narrow,
+                {"BLOCK": fp8_grouped.BLOCK, "BLOCKED": blocked, **sizes},
+                aligned,
+                num_stages=fp8_grouped.STAGES,
+                arches=(90, 100),
+                stated_blocks=2 if rows == 64 else 6,
+            )
+            for blocked in (False, True)
+        ]
+    return made
 
 
 def _steps() -> list[Build]:

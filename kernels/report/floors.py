@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # NVIDIA H100 SXM datasheet: memory bandwidth, dense bf16 and FP8 rates.
 H100_BYTES_PER_S, H100_BF16_FLOPS, H100_FP8_FLOPS = 3.35e12, 989e12, 1979e12
+# The same datasheet's boost clock, and the SM's four schedulers of one instruction a cycle (Hopper white paper).
+H100_SMS, H100_CYCLES_PER_S, SCHEDULERS = 132, 1.755e9, 4
+# Latency of device memory under load: 0.75 us, well above the 0.5 us of one idle access.
+LOADED_LATENCY_S = 0.75e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,73 @@ def gemm(rows: int, out_features: int, in_features: int, weight_bytes: int) -> F
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a main loop on an H100's SM: what it must wait for, and how many cycles it takes to issue."""
+
+    build: str
+    what: str  # "bytes" or "FLOPs"
+    limit_cycles: float  # that memory or tensor cores take for the turn
+    issue_cycles: float  # that its instructions take
+    in_flight_bytes: float  # asked for ahead by all blocks of an SM
+
+    @property
+    def issue_share(self) -> float:
+        """Of the time the limit takes; below 1 the limit can be reached."""
+        return self.issue_cycles / self.limit_cycles
+
+
+def bytes_needed_in_flight() -> float:
+    """An SM's share of what memory delivers during one latency."""
+    return H100_BYTES_PER_S * LOADED_LATENCY_S / H100_SMS
+
+
+def streaming_turn(build: str, figures: Mapping[str, Any], tile_bytes: int, ahead: int) -> Turn:
+    """Of a loop that reads `tile_bytes` a turn, `ahead` turns before they are used."""
+    per_cycle = H100_BYTES_PER_S / H100_SMS / H100_CYCLES_PER_S
+    issue = figures["loop_instructions"] * figures["warps"] / SCHEDULERS
+    return Turn(build, "bytes", tile_bytes / per_cycle, issue, figures["blocks_per_sm"] * ahead * tile_bytes)
+
+
+def multiplying_turn(build: str, figures: Mapping[str, Any], flops: int, *, fp8: bool = False) -> Turn:
+    """Of a loop that computes `flops` a turn."""
+    per_cycle = (H100_FP8_FLOPS if fp8 else H100_BF16_FLOPS) / H100_SMS / H100_CYCLES_PER_S
+    issue = figures["loop_instructions"] * figures["warps"] / SCHEDULERS
+    return Turn(build, "FLOPs", flops / per_cycle, issue, 0.0)
+
+
+def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
+    """Of the kernels that the memory or the tensor cores of an H100 should bound."""
+    of = {b["name"]: b for b in builds if b["arch"] == 90}
+    # Decode: K and V of 64 keys; page-table entries lead by two of the pipeline's stages, tiles by the rest.
+    streams = {"decode-d128-g8-p16": (2 * 64 * 128 * 2, 2), "decode-d64-g4-p16": (2 * 64 * 64 * 2, 2)}
+    streams |= {"decode-d256-g4-p16": (2 * 64 * 256 * 2, 1), "decode-d128-g8-p16-fp8": (2 * 64 * 128, 2)}
+    streams |= {"experts-16x64": (64 * 64 * 2, 3), "experts-16x64-fp8": (64 * 128, 3)}
+    products = {
+        "prefill-d128-g8-r128": (4 * 128 * 64 * 128, False),
+        "experts-64x128": (2 * 64 * 128 * 64, False),
+    }
+    products |= {"fp8-blocks-128x128": (2 * 128**3, True), "experts-64x128-fp8": (2 * 64 * 128 * 128, True)}
+    return [
+        *(streaming_turn(name, of[name], *sizes) for name, sizes in streams.items()),
+        *(multiplying_turn(name, of[name], flops, fp8=fp8) for name, (flops, fp8) in products.items()),
+    ]
+
+
+def experts(places: int, num_experts: int, hidden: int, inner: int, weight_bytes: int) -> Floor:
+    """Both grouped products of a layer: every expert is read once, so long as each has a row."""
+    weights = 3 * num_experts * hidden * inner * weight_bytes
+    moved = weights + places * (2 * hidden + 3 * inner) * 2
+    shape = f"{places} rows over {num_experts} experts of {hidden:,} x {inner:,}, {8 * weight_bytes} bit"
+    rate = H100_FP8_FLOPS if weight_bytes == 1 else H100_BF16_FLOPS
+    return Floor("experts", shape, moved, 6 * places * hidden * inner, rate)
+
+
+def draws(rows_drawn: int, vocab: int) -> Floor:
+    """A float32 logit is read once at least; further walks of a filtered row stay in the cache."""
+    return Floor("sample", f"{rows_drawn} rows of {vocab:,} logits", 4.0 * rows_drawn * vocab, 0.0)
+
+
 def rows(kernel: str, tokens: int, read: int, written: int) -> Floor:
     """A kernel over rows: `read` and `written` bf16 elements a token, work that is lost in the noise."""
     return Floor(
@@ -77,6 +150,13 @@ def floors() -> list[Floor]:
         gemm(64, 28672 * 2, 8192, 1),
         gemm(2048, 28672 * 2, 8192, 1),
         rows("rms-norm", 2048, 8192, 8192),
+        rows("rms-norm-residual", 2048, 2 * 8192, 2 * 8192),
+        rows("quantize-rows-residual-norm", 2048, 2 * 8192, 8192 + 8192 // 2),
+        rows("quantize-rows-gated", 2048, 2 * 28672, 28672 // 2),
         rows("silu-mul", 2048, 2 * 28672, 28672),
         rows("rope-kv-write", 2048, (64 + 16) * 128, (64 + 16) * 128),
+        experts(64 * 8, 128, 2048, 768, 2),
+        experts(64 * 8, 128, 2048, 768, 1),
+        draws(256, 128_256),
+        Floor("prepare-batch", "2,048 tokens", 2048 * (8 + 4 + 3 * 8), 0.0),
     ]

@@ -31,6 +31,7 @@ class Build:
     num_warps: int = 4
     num_stages: int = 3
     arches: tuple[int, ...] = (80, 90, 100)
+    stated_blocks: int = 1  # that the design wants on an SM of Hopper or later, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Figures:
     matrix: dict[str, int] = field(default_factory=dict)  # matrix instructions by name
     wide_loads: int = 0  # 16 bytes a thread, to registers or to shared memory
     narrow_loads: int = 0
+    loop_instructions: int = 0  # of one turn of the main loop
+    stated_blocks: int = 1
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,7 +75,7 @@ def compile_build(build: Build, arch: int) -> Figures:
     warps = int(compiled.metadata.num_warps)
     return Figures(
         build.name, arch, warps, registers, stack, shared, occupancy(arch, warps, registers, shared),
-        local_in_loops(code), matrix_instructions(code), *_loads(code),
+        local_in_loops(code), matrix_instructions(code), *_loads(code), main_loop(code), build.stated_blocks,
     )  # fmt: skip
 
 
@@ -87,13 +90,26 @@ def occupancy(arch: int, warps: int, registers: int, shared_bytes: int) -> int:
 def local_in_loops(code: str) -> int:
     """Local-memory instructions inside any loop of an nvdisasm listing."""
     lines = code.splitlines()
+    inside = {i for loop in _loops(lines) for i in loop}
+    return sum(bool(re.search(r"\b(LDL|STL)\b", lines[i])) for i in inside)
+
+
+def main_loop(code: str) -> int:
+    """Instructions of the shortest loop that multiplies matrices (further ones have masks); 0 without any."""
+    lines = code.splitlines()
+    multiplying = [loop for loop in _loops(lines) if any(re.search(r"\b[A-Z]+MMA\b", lines[i]) for i in loop)]
+    return min((sum(lines[i].rstrip().endswith(";") for i in loop) for loop in multiplying), default=0)
+
+
+def _loops(lines: list[str]) -> list[range]:
+    """Lines from a label to a branch back to it."""
     labels = {line.strip()[:-1]: i for i, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
-    inside: set[int] = set()
+    found: list[range] = []
     for i, line in enumerate(lines):
         target = re.search(r"\bBRA(?:\.\S+)?\s.*`\((\.L_x_\d+)\)", line)
         if target and labels.get(target[1], i) < i:
-            inside.update(range(labels[target[1]], i))
-    return sum(bool(re.search(r"\b(LDL|STL)\b", lines[i])) for i in inside)
+            found.append(range(labels[target[1]], i + 1))
+    return found
 
 
 def matrix_instructions(code: str) -> dict[str, int]:

@@ -10,16 +10,23 @@ _best = Dispatch(__name__, "rms_norm")
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor | None = None,
+    added: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32 whatever the dtype.
 
     x: [T, H], rows contiguous, any row stride; weight: [H]; out: [T, H], contiguous, made when not
-    given. Each row's bits depend on that row alone. Returns out. Raises ValueError on a size mismatch.
+    given. `added` [T, H], contiguous, is added to x in place before, so that a residual sum costs no pass of
+    its own. Each row's bits depend on that row alone. Returns out. Raises ValueError on a size mismatch.
     """
     if weight.shape[0] != x.shape[-1]:
         raise ValueError(f"rms_norm: weight has {weight.shape[0]} elements, rows have {x.shape[-1]}")
+    if added is not None and added.shape != x.shape:
+        raise ValueError(f"rms_norm: added is {tuple(added.shape)}, x is {tuple(x.shape)}")
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _best(x)(x, weight, eps, out)
+    _best(x)(x, weight, eps, out, added)
     return out

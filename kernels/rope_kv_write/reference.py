@@ -15,6 +15,8 @@ def rope_kv_write(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     head_norm: HeadNorm | None,
+    *,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     _, num_kv_heads, block_size, head_dim = k_cache.shape
     heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -32,5 +34,13 @@ def rope_kv_write(
     rotated.copy_(torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1))
     kept = slots >= 0
     block, offset = slots[kept] // block_size, slots[kept] % block_size
-    k_cache[block, :, offset] = heads[kept, -2 * num_kv_heads : -num_kv_heads].to(k_cache.dtype)
-    v_cache[block, :, offset] = heads[kept, -num_kv_heads:].to(v_cache.dtype)
+    keys, values = heads[kept, -2 * num_kv_heads : -num_kv_heads], heads[kept, -num_kv_heads:]
+    if k_cache.dtype == torch.float8_e4m3fn:
+        keys, values = (
+            (x.float() / s).clamp(-448, 448) for x, s in zip((keys, values), kv_scales, strict=True)
+        )
+    for cache, new in ((k_cache, keys), (v_cache, values)):
+        held, narrow = cache, new.to(cache.dtype)
+        if cache.itemsize == 1:  # torch moves no FP8 by index
+            held, narrow = cache.view(torch.uint8), narrow.view(torch.uint8)
+        held[block, :, offset] = narrow

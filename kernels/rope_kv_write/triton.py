@@ -52,8 +52,11 @@ def rope_kv_write_kernel(
         cache, divisor, kv_head = v_cache, v_scale, head - num_heads - num_kv_heads
     block = slot // block_size
     target = cache + ((block * num_kv_heads + kv_head) * block_size + slot % block_size) * HEAD_DIM + columns
-    tl.store(target, (low / divisor).to(k_cache.dtype.element_ty), mask=mask)
-    tl.store(target + half, (high / divisor).to(k_cache.dtype.element_ty), mask=mask)
+    if k_cache.dtype.element_ty == tl.float8e4nv:
+        low = tl.clamp(low / divisor, -448.0, 448.0)
+        high = tl.clamp(high / divisor, -448.0, 448.0)
+    tl.store(target, low.to(k_cache.dtype.element_ty), mask=mask)
+    tl.store(target + half, high.to(k_cache.dtype.element_ty), mask=mask)
 
 
 def rope_kv_write(
@@ -65,10 +68,9 @@ def rope_kv_write(
     v_cache: torch.Tensor,
     head_norm: HeadNorm | None,
     *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
-    """As the op. A cache in float8_e4m3fn receives k / k_scale and v / v_scale. Raises KernelInputError."""
+    """As the op. Raises KernelInputError."""
     op, device = "rope_kv_write", qkv.device
     checks.check_tensor(op, "qkv", qkv, device, checks.HALVES)
     checks.check_tensor(op, "positions", positions, device, checks.LONGS, whole=True)
@@ -87,7 +89,7 @@ def rope_kv_write(
     )
     rope_kv_write_kernel[(qkv.shape[0], heads)](
         qkv, positions, slots, cos_sin, k_cache, v_cache, weights[0], weights[1],
-        k_scale, v_scale, weights[2], qkv.stride(0), heads - 2 * num_kv_heads, num_kv_heads, block_size,
+        *kv_scales, weights[2], qkv.stride(0), heads - 2 * num_kv_heads, num_kv_heads, block_size,
         HEAD_DIM=head_dim, HALF=triton.next_power_of_2(head_dim // 2), HAS_NORM=head_norm is not None,
         num_warps=1,
     )  # fmt: skip

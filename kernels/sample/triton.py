@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
 from . import Draws
 
 STRIP = 4096
@@ -108,7 +109,15 @@ def sample_kernel(
 
 
 def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor) -> None:
+    """As the op. Raises KernelInputError."""
     rows, vocab = logits.shape
+    op, device = "sample", logits.device
+    for name, tensor, dtypes in (
+        ("temperature", draws.temperature, checks.SINGLES), ("top_k", draws.top_k, checks.INTEGERS),
+        ("top_p", draws.top_p, checks.SINGLES), ("min_p", draws.min_p, checks.SINGLES),
+        ("seed", draws.seed, checks.LONGS), ("position", draws.position, checks.LONGS), ("out", out, checks.LONGS),
+    ):  # fmt: skip
+        checks.check_tensor(op, name, tensor, device, dtypes, whole=True)
     if rows:
         sample_kernel[(rows,)](
             logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.seed, draws.position,

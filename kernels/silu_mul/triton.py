@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import checks
+
 STRIP = 1024
 
 
@@ -22,6 +24,9 @@ def silu_mul_kernel(gate_up, out, width, BLOCK: tl.constexpr):
 
 
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """As the op. Raises KernelInputError."""
     rows, width = out.shape
+    checks.check_tensor("silu_mul", "gate_up", gate_up, gate_up.device, checks.HALVES, whole=True)
+    checks.check_tensor("silu_mul", "out", out, gate_up.device, checks.HALVES, whole=True)
     if rows:
         silu_mul_kernel[(rows, triton.cdiv(width, STRIP))](gate_up, out, width, BLOCK=STRIP, num_warps=4)

@@ -11,13 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import triton
+import triton.language as tl
 
 from camshaft.kernels.paged_attention import Sequences
+from camshaft.kernels.paged_attention.decode import share_out, tiles_of
 from camshaft.kernels.paged_attention.triton import paged_attention
 
 from .check import TOLERANCE, Check, Place, compare, seed_all
 
 FP8 = torch.float8_e4m3fn
+
+
+@triton.jit
+def _shares_kernel(
+    contexts,
+    out,
+    count,
+    slots,
+    SEQUENCES: tl.constexpr,  # noqa: N803
+    TILE_N: tl.constexpr,  # noqa: N803
+    LEAST: tl.constexpr,  # noqa: N803
+):
+    """Shares, tiles of a share and tiles of each sequence."""
+    which = tl.arange(0, SEQUENCES)
+    share, shares = share_out(contexts, count, 0, slots, SEQUENCES, TILE_N, False, LEAST)  # pyright: ignore[reportGeneralTypeIssues]
+    _, tiles = tiles_of(tl.load(contexts + which), 0, TILE_N, False)
+    tl.store(out + which, shares)
+    tl.store(out + SEQUENCES + which, shares * 0 + share)
+    tl.store(out + 2 * SEQUENCES + which, tiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +148,7 @@ def attend(shape: Shape, case: Case, scale: float, spare_rows: int = 0) -> torch
     padding = torch.full_like(case.q[:1].expand(spare_rows, -1), float("nan"))
     q = torch.cat([case.q, padding]) if spare_rows else case.q
     out = torch.full((len(q), q.shape[1]), 7.0, dtype=q.dtype, device=q.device)
-    scales = {"k_scale": K_SCALE, "v_scale": V_SCALE} if shape.fp8 else {}
+    scales = {"kv_scales": (K_SCALE, V_SCALE)} if shape.fp8 else {}
     paged_attention(
         q, case.k_cache, case.v_cache, case.sequences, scale, shape.window, out,
         soft_cap=shape.soft_cap, **scales,
@@ -163,6 +185,9 @@ DECODE = [
     Shape(dim=256, group=4, page=16, lengths=ones(129, 1000)),
     Shape(dim=256, group=8, page=32, lengths=ones(1, 700)),
     Shape(dim=96, group=3, page=16, lengths=ones(40, 333), kv_heads=2),
+    Shape(dim=64, group=16, page=16, lengths=ones(600, 2), kv_heads=2),
+    Shape(dim=64, group=20, page=16, lengths=ones(130, 17)),
+    Shape(dim=128, group=5, page=16, lengths=[*ones(*range(1, 30)), (1, 3000)], window=2900),
     Shape(dim=128, group=4, page=16, lengths=ones(70, 500), fp8=True, kv_heads=2),
     Shape(dim=64, group=1, page=32, lengths=ones(900, 3), fp8=True, window=200),
 ]
@@ -190,19 +215,54 @@ FAR = [
 
 
 def splits_agree() -> Check:
-    """However many splits a sequence gets, also some that see no key, the result stands."""
+    """However many shares a sequence is cut into, with programs to spare or a window, the result stands."""
 
     def run(place: Place) -> None:
         from camshaft.kernels.paged_attention import triton as op
 
         seed_all(3)
-        shape = Shape(dim=64, group=2, page=16, lengths=ones(700, 64, 300), window=130)
-        case = make_case(shape, place)
-        expected = dense(shape, case, 0.125)
-        for sms in (1, 12, 48, 400):
-            compare(_with_sms(op, sms, shape, case), expected, TOLERANCE[place.dtype])
+        for window in (None, 130):
+            shape = Shape(dim=64, group=2, page=16, lengths=ones(1500, 64, 300), window=window)
+            case = make_case(shape, place)
+            expected = dense(shape, case, 0.125)
+            for sms in (1, 3, 12, 100):
+                compare(_with_sms(op, sms, shape, case), expected, TOLERANCE[place.dtype])
 
     return Check("attention-splits", run)
+
+
+def empty_among_others() -> Check:
+    """Sequences of no context between others: nothing of theirs is read, and the others' shares stand."""
+
+    def run(place: Place) -> None:
+        seed_all(6)
+        shape = Shape(dim=64, group=4, page=16, lengths=ones(900, 90, 33, 1200), kv_heads=2)
+        case = make_case(shape, place)
+        expected = dense(shape, case, 0.125)
+        case.sequences.context_lens[[0, 2]] = 0
+        case.sequences.block_tables[[0, 2]] = 2**30
+        got = attend(shape, case, 0.125)
+        compare(got[[1, 3]], expected[[1, 3]], TOLERANCE[place.dtype])
+        assert torch.all(got[[0, 2]] == 7.0), "a sequence of no context was written"
+
+    return Check("attention-empty-sequences", run)
+
+
+def shares() -> Check:
+    """Every tile belongs to one share, the shares fit the grid, and a long sequence gets most of them."""
+
+    def run(place: Place) -> None:
+        contexts = torch.tensor([100_000, *([500] * 30), 0], dtype=torch.int32, device=place.device)
+        out = torch.zeros((3, 32), dtype=torch.int32, device=place.device)
+        _shares_kernel[(1,)](contexts, out, 32, 64, SEQUENCES=32, TILE_N=64, LEAST=4)  # type: ignore[arg-type]
+        count, share, tiles = out.tolist()
+        assert sum(count) <= 64 + 32
+        assert all(n * s >= t for n, s, t in zip(count, share, tiles, strict=True))
+        assert count[-1] == 0
+        assert set(count[1:-1]) == {1}
+        assert count[0] == 54  # 1,563 tiles of 1,803 in all: 29 a share
+
+    return Check("attention-shares", run)
 
 
 def _with_sms(op: object, sms: int, shape: Shape, case: Case) -> torch.Tensor:
@@ -240,4 +300,10 @@ def padded_decodes() -> Check:
     return Check("attention-padded-decodes", run)
 
 
-CHECKS = [*(check(shape) for shape in (*DECODE, *PREFILL, *MIXED, *FAR)), splits_agree(), padded_decodes()]
+CHECKS = [
+    *(check(shape) for shape in (*DECODE, *PREFILL, *MIXED, *FAR)),
+    splits_agree(),
+    empty_among_others(),
+    shares(),
+    padded_decodes(),
+]

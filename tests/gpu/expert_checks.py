@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from camshaft.kernels.experts import route
-from camshaft.kernels.experts.triton import GroupedExperts, sort_by_expert
+from camshaft.kernels.experts import route, sort_by_expert
+from camshaft.kernels.experts.fp8 import Fp8Experts
+from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups, reference
+from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
+from camshaft.kernels.experts.triton import GroupedExperts
+from camshaft.kernels.linear.fp8 import FP8, Fp8Weight, quantize_weight
 
 from .check import TOLERANCE, Check, Place, compare, seed_all
 
@@ -49,4 +53,81 @@ def grouping() -> Check:
     return Check("experts-grouping", run)
 
 
-CHECKS = [experts(9, 8, 2, 128, 96), experts(40, 2, 1, 64, 64), experts(1, 4, 4, 96, 200), grouping()]
+def fp8_product(rows: int, tile: int, n: int, k: int, *, blocked: bool) -> Check:
+    """The grouped kernel against the same numbers multiplied out."""
+
+    def run(place: Place) -> None:
+        seed_all(rows)
+        num_experts, top_k = 3, 2
+        ids = torch.rand(rows, num_experts).topk(top_k, dim=-1).indices.to(place.device)
+        groups = Groups(*sort_by_expert(ids, num_experts, tile), rows * top_k, tile)
+        size = (num_experts, -(-n // 128), k // 128) if blocked else (num_experts, n)
+        weights = ExpertWeights(
+            torch.randn(num_experts, n, k).to(FP8).to(place.device), torch.rand(size).to(place.device)
+        )
+        x = torch.randn(rows, k).to(FP8).to(place.device)
+        x_scales = torch.rand(rows, k // 128 if blocked else 1).to(place.device)
+        for divisor, row_weights in ((top_k, None), (1, torch.rand(rows * top_k).to(place.device))):
+            source, scales = (x, x_scales) if divisor == top_k else (t.repeat(2, 1) for t in (x, x_scales))
+            expected, got = (torch.full((rows * top_k, n), 9.0, device=place.device) for _ in range(2))
+            reference.grouped_product(source, scales, weights, groups, divisor, row_weights, expected)
+            grouped_product(source, scales, weights, groups, divisor, row_weights, got)
+            # Hopper's FP8 products keep fewer bits of a sum than float32 (arXiv 2412.19437, section 3.5.2).
+            compare(got, expected, 1e-4 if place.device.type == "cpu" else 0.5)
+
+    return Check(f"experts-fp8-{rows}t{tile}-{n}x{k}{'-blocks' if blocked else ''}", run)
+
+
+def fp8_experts(kind: str) -> Check:
+    """All of it against the same experts in float32: what is lost is FP8's precision and no more."""
+
+    def run(place: Place) -> None:
+        seed_all(2)
+        tokens, num_experts, top_k, hidden, inner = 11, 4, 2, 256, 128
+        sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+        weights = {
+            name: [narrow(torch.randn(size) / size[1] ** 0.5, kind, place) for _ in range(num_experts)]
+            for name, size in sizes.items()
+        }
+        x, out = place.tensor(tokens, hidden), place.tensor(tokens, hidden)
+        ids, shares = route(place.tensor(tokens, num_experts), top_k, renormalise=True)
+        dense = {name: [weight.dense() for weight in part] for name, part in weights.items()}
+        expected = torch.zeros_like(out, dtype=torch.float32)
+        for t in range(tokens):
+            for expert, share in zip(ids[t].tolist(), shares[t].tolist(), strict=True):
+                gate, up = (dense[name][expert] @ x[t].float() for name in ("gate", "up"))
+                expected[t] += share * (dense["down"][expert] @ (torch.nn.functional.silu(gate) * up))
+        before = out.float().clone()
+        scales = (torch.full((1,), 0.03, device=place.device),) * 2 if kind == "whole" else (None, None)
+        Fp8Experts(weights["gate"], weights["up"], weights["down"], *scales)(x, ids, shares, out)
+        error = (out.float() - before - expected).norm() / expected.norm()
+        assert error < 0.06, f"relative error {error:.3f}"
+
+    return Check(f"experts-fp8-{kind}", run)
+
+
+def narrow(dense: torch.Tensor, kind: str, place: Place) -> Fp8Weight:
+    """A weight with the scales that a kind of checkpoint keeps."""
+    dense = dense.to(place.device)
+    if kind == "row":
+        return quantize_weight(dense)
+    rows, columns = dense.shape
+    size = (1,) if kind == "whole" else (rows // 128, columns // 128)
+    return Fp8Weight((dense * 64).to(FP8), torch.full(size, 1 / 64, device=place.device))
+
+
+FP8_CHECKS = [
+    fp8_product(9, 16, 200, 256, blocked=False),
+    fp8_product(9, 16, 192, 256, blocked=True),
+    fp8_product(5, 16, 64, 200, blocked=False),
+    fp8_product(70, 64, 136, 128, blocked=False),
+    fp8_product(70, 64, 256, 256, blocked=True),
+    *(fp8_experts(kind) for kind in ("whole", "row", "blocks")),
+]
+CHECKS = [
+    experts(9, 8, 2, 128, 96),
+    experts(40, 2, 1, 64, 64),
+    experts(1, 4, 4, 96, 200),
+    grouping(),
+    *FP8_CHECKS,
+]

@@ -20,7 +20,14 @@ def _outputs(rows: int, width: int, group: int, place: Place) -> tuple[torch.Ten
 
 
 def quantized(
-    rows: int, width: int, group: int, *, norm: bool = False, gated: bool = False, static: bool = False
+    rows: int,
+    width: int,
+    group: int,
+    *,
+    norm: bool = False,
+    gated: bool = False,
+    static: bool = False,
+    residual: bool = False,
 ) -> Check:
     """Scales agree, and values to within the last place: the order of a sum may tip a rounding."""
 
@@ -30,9 +37,11 @@ def quantized(
         x[-1] = 0
         weight = InputNorm(place.tensor(width), 1e-5) if norm else None
         scale = torch.tensor([0.01], device=place.device) if static else None
+        added, mine = place.tensor(rows, width) if residual else None, x.clone()
         expected, got = (_outputs(rows, width, group, place) for _ in range(2))
-        reference.quantize_rows(x, group, weight, gated, scale, expected[0], expected[1])
-        quantize_rows(x, group, weight, gated, scale, got[0], got[1])
+        reference.quantize_rows(x, group, weight, gated, scale, expected[0], expected[1], added)
+        quantize_rows(mine, group, weight, gated, scale, got[0], got[1], added)
+        assert torch.equal(mine, x), "the sum that is kept differs"
         compare(got[1], expected[1], 1e-5)
         kept = torch.ones_like(expected[0], dtype=torch.bool)
         if place.device.type == "cpu":
@@ -42,7 +51,8 @@ def quantized(
         same = (got[0].view(torch.uint8) == expected[0].view(torch.uint8))[kept].float().mean()
         assert same > 0.98, f"only {same:.2%} of the values are the same"
 
-    extras = "".join(f"-{name}" for name, on in (("norm", norm), ("gated", gated), ("static", static)) if on)
+    flags = (("norm", norm), ("gated", gated), ("static", static), ("residual", residual))
+    extras = "".join(f"-{name}" for name, on in flags if on)
     return Check(f"quantize-rows-{rows}x{width}-g{group}{extras}", run)
 
 
@@ -96,6 +106,8 @@ CHECKS = [
     quantized(2, 384, 128, norm=True),
     quantized(3, 1000, 0, gated=True),
     quantized(2, 320, 0, norm=True, static=True),
+    quantized(3, 384, 0, norm=True, residual=True),
+    quantized(2, 256, 128, norm=True, residual=True),
     blocked(5, 192, 256),
     blocked(70, 128, 128),
     blocked(130, 200, 384),

@@ -15,16 +15,18 @@ from camshaft.kernels.silu_mul.triton import silu_mul
 from .check import TOLERANCE, Check, Place, compare, seed_all
 
 
-def norm(rows: int, width: int) -> Check:
+def norm(rows: int, width: int, *, residual: bool = False) -> Check:
     def run(place: Place) -> None:
         seed_all(width)
         x, weight = place.tensor(rows, width + 24)[:, :width], place.tensor(width)
+        added, mine = place.tensor(rows, width) if residual else None, x.clone()
         expected, got = (torch.full((rows, width), 9.0).to(place.device, place.dtype) for _ in range(2))
-        norm_reference.rms_norm(x, weight, 1e-5, expected)
-        rms_norm(x, weight, 1e-5, got)
+        norm_reference.rms_norm(x, weight, 1e-5, expected, added)
+        rms_norm(mine, weight, 1e-5, got, added)
         compare(got, expected, TOLERANCE[place.dtype])
+        assert torch.equal(mine, x), "the sum that is kept differs"
 
-    return Check(f"rms-norm-{rows}x{width}", run)
+    return Check(f"rms-norm-{rows}x{width}{'-residual' if residual else ''}", run)
 
 
 def gate(rows: int, width: int) -> Check:
@@ -87,7 +89,7 @@ def rope_fp8() -> Check:
         cache = [torch.zeros((1, 1, 16, 64), device=place.device).to(torch.float8_e4m3fn) for _ in range(2)]
         slots = torch.arange(4, device=place.device)
         plain = qkv.clone()
-        rope_kv_write(qkv, zeros, slots, cos_sin, cache[0], cache[1], None, k_scale=0.5, v_scale=0.25)
+        rope_kv_write(qkv, zeros, slots, cos_sin, cache[0], cache[1], None, kv_scales=(0.5, 0.25))
         for i, (held, scale) in enumerate(zip(cache, (0.5, 0.25), strict=True)):
             source = plain[:, (1 + i) * 64 : (2 + i) * 64].float()
             expected = (source / scale).to(torch.float8_e4m3fn)
@@ -105,6 +107,8 @@ CHECKS = [
     norm(5, 96),
     norm(1, 576),
     norm(2, 4096),
+    norm(3, 576, residual=True),
+    norm(2, 8192, residual=True),
     gate(3, 1500),
     gate(1, 14336),
     rope(6, 2, 64, 16, norms=False),

@@ -22,12 +22,21 @@ ROOT = Path(__file__).parents[2]
 def check_all(dry: bool, only: str) -> list[dict[str, Any]]:
     """One record a check and dtype; a failed one holds its error."""
     import torch
-    from tests.gpu import attention_checks, expert_checks, fp8_checks, model_checks, row_checks, sample_checks
+    from tests.gpu import (
+        attention_checks,
+        executor_checks,
+        expert_checks,
+        fp8_checks,
+        model_checks,
+        row_checks,
+        sample_checks,
+    )
     from tests.gpu.check import Place
 
     rooms = (attention_checks, row_checks, fp8_checks, expert_checks, sample_checks)
     kernels = [check for room in rooms for check in room.CHECKS if not (dry and check.heavy)]
-    whole = [*model_checks.ANYWHERE, *([] if dry else model_checks.ON_A_GPU)]
+    whole = [*model_checks.ANYWHERE, *executor_checks.ANYWHERE]
+    whole += [] if dry else [*model_checks.ON_A_GPU, *executor_checks.ON_A_GPU]
     device = torch.device("cpu" if dry else "cuda")
     # The interpreter's bf16 product is wrong; on a GPU a float32 product is in tf32.
     kernel_dtypes = [torch.float16] if dry else [torch.bfloat16, torch.float16]
@@ -115,9 +124,11 @@ def main() -> int:
 
     results: dict[str, Any] = {"machine": describe(), "checks": check_all(options.dry, options.only)}
     if not options.dry and not options.no_timings:
+        from tests.gpu.executor_checks import host_timings
         from tests.gpu.timings import timings
 
         results["timings"] = measured = timings()
+        measured["rows"] += host_timings()
         print(table(measured))
         if options.sheet:
             options.sheet.write_text(sheet(results["machine"], measured))

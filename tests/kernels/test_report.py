@@ -12,7 +12,7 @@ import pytest
 
 from camshaft.kernels.report import __main__ as report
 from camshaft.kernels.report.floors import H100_BYTES_PER_S, decode_attention, gemm, prefill_attention
-from camshaft.kernels.report.sass import local_in_loops, matrix_instructions, occupancy
+from camshaft.kernels.report.sass import local_in_loops, main_loop, matrix_instructions, occupancy
 
 DATA: dict[str, Any] = json.loads(report.DATA.read_text())
 BUILDS: list[dict[str, Any]] = DATA["builds"]
@@ -45,6 +45,21 @@ def test_attention_and_products_load_sixteen_bytes_at_a_time() -> None:
             assert build["wide_loads"] >= 8, build
 
 
+def test_an_sm_holds_as_many_blocks_as_the_design_states() -> None:
+    for build in BUILDS:
+        if build["arch"] >= 90:
+            assert build["blocks_per_sm"] >= build["stated_blocks"], build
+
+
+def test_main_loops_leave_memory_and_tensor_cores_their_full_speed() -> None:
+    """On paper: instructions issue faster than bytes or products take, and enough bytes are on their way."""
+    turns = {turn["build"]: turn for turn in DATA["turns"]}
+    assert {"decode-d128-g8-p16", "decode-d128-g8-p16-fp8", "prefill-d128-g8-r128"} <= set(turns)
+    for turn in turns.values():
+        assert turn["issue_share"] < 1, turn
+        assert turn["what"] == "FLOPs" or turn["in_flight_bytes"] > 2 * DATA["needed_in_flight_bytes"], turn
+
+
 def test_every_architecture_is_covered() -> None:
     fp8 = [b for b in BUILDS if "fp8" in b["name"] or "quantize" in b["name"]]
     assert {b["arch"] for b in BUILDS} == {80, 90, 100}
@@ -72,6 +87,14 @@ def test_compiling_again_gives_the_reported_figures(name: str) -> None:
 def test_local_memory_is_counted_inside_loops_only() -> None:
     code = "  STL [R1], R2 ;\n.L_x_1:\n LDL R3, [R1] ;\n @P0 BRA `(.L_x_1) ;\n LDL R4, [R1] ;\n.L_x_2:\n BRA `(.L_x_2) ;\n"
     assert local_in_loops(code) == 1
+
+
+def test_the_main_loop_is_the_shortest_that_multiplies() -> None:
+    tail = ".L_x_1:\n HGMMA.64x64x16 R24 ;\n FSEL R1 ;\n FSEL R2 ;\n @P0 BRA `(.L_x_1) ;\n"
+    main = ".L_x_2:\n HGMMA.64x64x16 R24 ;\n BRA `(.L_x_2) ;\n"
+    search = ".L_x_3:\n BRA `(.L_x_3) ;\n"
+    assert main_loop(search + tail + main) == 2
+    assert main_loop(search) == 0
 
 
 def test_matrix_instructions_are_told_by_name() -> None:

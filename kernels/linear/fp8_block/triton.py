@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ... import checks
 from . import BLOCK
 
 STAGES = 4  # tiles in flight: 128 kB of shared memory at 128 x 128
@@ -44,8 +45,14 @@ def block_product_kernel(
 def block_product(
     x: torch.Tensor, x_scales: torch.Tensor, weight: torch.Tensor, w_scales: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """As the reference."""
+    """As the reference. Raises KernelInputError."""
     (rows, k), n = x.shape, weight.shape[0]
+    op, device = "fp8_block_product", x.device
+    checks.check_tensor(op, "x", x, device, checks.NARROW, whole=True)
+    checks.check_tensor(op, "x_scales", x_scales, device, checks.SINGLES, whole=True)
+    checks.check_tensor(op, "weight", weight, device, checks.NARROW, whole=True)
+    checks.check_tensor(op, "w_scales", w_scales, device, checks.SINGLES, whole=True)
+    checks.check_tensor(op, "out", out, device, checks.HALVES)
     if not rows:
         return
     tile = tile_rows(rows)

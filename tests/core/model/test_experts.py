@@ -10,13 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from camshaft.core.errors import ModelError
+from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.decoder import DenseDecoder
 from camshaft.core.model.feed_forward import DenseFeedForward, ExpertFeedForward, has_experts
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.shape import ModelShape
 from camshaft.kernels.experts import make_experts, route
+from camshaft.kernels.experts.fp8 import Fp8Experts
 
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
@@ -71,10 +72,24 @@ def test_layers_without_experts_are_told_apart(make_tiny_model: Callable[..., Pa
     assert [has_experts(shape, i) for i in range(3)] == [True, False, True]
 
 
-def test_experts_are_not_quantised_at_load(make_tiny_model: Callable[..., Path]) -> None:
-    folder = make_tiny_model("mixtral", **KINDS["mixtral"])
-    with pytest.raises(ModelError, match="experts"):
-        open_model(folder, model_shape(folder), CPU, torch.float32, quantize_fp8=True)
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_quantised_at_load_stay_close(
+    kind: str, kept: bool, make_tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounded to FP8 and multiplied out, as on a CPU; and kept in FP8 with inputs in FP8 too, as on a GPU."""
+    monkeypatch.setattr(fp8, "keeps_fp8", lambda device: kept)
+    folder = make_tiny_model(kind, **KINDS[kind])
+    shape = model_shape(folder)
+    exact = open_model(folder, shape, CPU, torch.float32)
+    narrow = open_model(folder, shape, CPU, torch.float32, quantize_fp8=True)
+    assert isinstance(narrow, DenseDecoder)
+    layer = narrow._layers[0].feed_forward
+    assert isinstance(layer, ExpertFeedForward)
+    assert isinstance(layer.experts, Fp8Experts) == kept
+    tokens = torch.randint(0, 250, (23,), generator=torch.Generator().manual_seed(1))
+    expected, got = (logits(model, shape, tokens) for model in (exact, narrow))
+    assert 0 < (got - expected).norm() / expected.norm() < 0.6  # a changed choice of experts costs much
 
 
 def test_the_router_picks_the_heaviest_and_renormalises() -> None:

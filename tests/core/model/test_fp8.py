@@ -12,12 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from camshaft.core.errors import ModelError
+from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
+from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.feed_forward import ExpertFeedForward, Fp8FeedForward
 from camshaft.core.model.fp8 import matrix_linear, obstacle_in, quantized
 from camshaft.core.model.layers import Loader
 from camshaft.core.model.registry import build
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.shape import ModelShape
+from camshaft.kernels.experts.fp8 import Fp8Experts
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
 
 CPU = torch.device("cpu")
@@ -76,11 +80,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits(model: Any, shape: ModelShape) -> torch.Tensor:
+def logits(model: Any, shape: ModelShape, cache_dtype: torch.dtype = torch.float32) -> torch.Tensor:
     tokens = torch.tensor([5, 99, 200, 7, 31])
     size = (1, shape.num_kv_heads, 16, shape.head_dim)
     cache = PagedCache(
-        *([torch.zeros(size) for _ in range(shape.num_layers)] for _ in range(2)), block_size=16
+        *([torch.zeros(size, dtype=cache_dtype) for _ in range(shape.num_layers)] for _ in range(2)),
+        block_size=16,
     )
     positions = torch.arange(5)
     int32 = torch.int32
@@ -126,6 +131,84 @@ def test_a_gpu_keeps_fp8_and_a_cpu_multiplies_out() -> None:
     x = torch.randn(3, 64)
     torch.testing.assert_close(on_cpu(x)[:, :32], kept(x), rtol=0.1, atol=1.0)
     assert kept.weight_bytes == 32 * 64 + 32 * 4
+
+
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 32},
+}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("writer", CONFIGS)
+@pytest.mark.parametrize("kind", ["qwen2", *MIXTURES])
+def test_fp8_checkpoints_with_and_without_experts(
+    kind: str, writer: str, kept: bool, make_tiny_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU, multiplied out exactly; and as on a GPU, where inputs are rounded to FP8 as well."""
+    monkeypatch.setattr(fp8, "keeps_fp8", lambda device: kept)
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4}
+    folder = make_tiny_model(kind, **sizes, **MIXTURES.get(kind, {}))
+    tensors = load_file(folder / "model.safetensors")
+    stored, plain = narrowed(tensors, writer)
+    for name in [n for n in stored if n.endswith((".mlp.gate.weight", "block_sparse_moe.gate.weight"))]:
+        stored[name] = plain[name] = tensors[name]  # every writer leaves the router as it is
+    if writer == "modelopt":
+        stored |= {n: torch.tensor(0.05) for n in stored if n.endswith("input_scale")}
+    shape = model_shape(folder)
+    model = build(shape, Held(stored), CPU, torch.float32)
+    got, expected = (logits(m, shape) for m in (model, build(shape, Held(plain), CPU, torch.float32)))
+    if not kept:
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+        return
+    assert isinstance(model, DenseDecoder)
+    layer = model._layers[0].feed_forward
+    assert isinstance(
+        layer.experts if isinstance(layer, ExpertFeedForward) else layer, Fp8Experts | Fp8FeedForward
+    )
+    assert 0 < (got - expected).norm() / expected.norm() < 0.6  # a changed choice of experts costs much
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("self_attn.k_scale", "self_attn.v_scale"),
+        ("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+        ("self_attn.kv_scale", "self_attn.kv_scale"),
+    ],
+)
+def test_calibrated_scales_of_k_and_v_are_applied(names: tuple[str, str], tiny_qwen2: Path) -> None:
+    """Keys and values far outside of e4m3's range are lost without their scales, and only without them."""
+    shape = model_shape(tiny_qwen2)
+    tensors = dict(load_file(tiny_qwen2 / "model.safetensors"))
+    for i in range(shape.num_layers):
+        at = f"model.layers.{i}.self_attn"
+        for part, factor in (("q_proj", 2.0**-12), ("k_proj", 2.0**12), ("v_proj", 2.0**12)):
+            for name in (f"{at}.{part}.weight", f"{at}.{part}.bias"):
+                tensors[name] = tensors[name] * factor
+        tensors[f"{at}.o_proj.weight"] = tensors[f"{at}.o_proj.weight"] * 2.0**-12
+    scales = {
+        f"model.layers.{i}.{name}": torch.tensor(64.0) for i in range(shape.num_layers) for name in names
+    }
+    plain, scaled = (build(shape, Held(held), CPU, torch.float32) for held in (tensors, tensors | scales))
+    assert isinstance(scaled, DenseDecoder)
+    assert {layer.kv_scales for layer in scaled._layers} == {(64.0, 64.0)}
+    exact = logits(scaled, shape)
+    torch.testing.assert_close(exact, logits(plain, shape))  # a wide cache has no scales
+
+    def error(model: Any) -> float:
+        return float((logits(model, shape, FP8) - exact).norm() / exact.norm())
+
+    assert error(scaled) < 0.1 < 3 * error(scaled) < error(plain)
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [({}, 1.0), ({"k_scale": torch.tensor([-1.0])}, 1.0), ({"k_scale": torch.tensor([0.5, 2.0])}, 2.0)],
+)
+def test_a_scale_that_is_no_scale_is_one(stored: dict[str, torch.Tensor], expected: float) -> None:
+    held = {f"a.{name}": scale for name, scale in stored.items()}
+    assert Loader(Held(held), CPU, torch.float32).kv_scales("a") == (expected, 1.0)
 
 
 def test_a_missing_or_odd_scale_is_named() -> None:

@@ -12,7 +12,16 @@ from tests.gpu.check import Place
 
 from camshaft.kernels import checks
 from camshaft.kernels.checks import KernelInputError
+from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups
+from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
+from camshaft.kernels.linear.fp8_block.triton import block_product
+from camshaft.kernels.prepare_batch.triton import prepare_batch
+from camshaft.kernels.quantize_rows.triton import quantize_rows
+from camshaft.kernels.rms_norm.triton import rms_norm
 from camshaft.kernels.rope_kv_write.triton import rope_kv_write
+from camshaft.kernels.sample import Draws
+from camshaft.kernels.sample.triton import sample
+from camshaft.kernels.silu_mul.triton import silu_mul
 
 SHAPE = Shape(dim=64, group=2, page=16, lengths=[(1, 20), (3, 9)])
 
@@ -83,3 +92,70 @@ def test_a_slot_out_of_range_is_found_in_debug_mode() -> None:
     positions, slots = torch.zeros(2, dtype=torch.int64), torch.tensor([-1, 32])
     with checks.debug(), pytest.raises(KernelInputError, match=r"slots \[1\] is 32; the cache has 32"):
         rope_kv_write(qkv, positions, slots, cos_sin, cache, cache.clone(), None)
+
+
+def _fp8(*size: int) -> torch.Tensor:
+    return torch.zeros(size).to(torch.float8_e4m3fn)
+
+
+def _draws(**other: torch.Tensor) -> Draws:
+    floats, longs = torch.ones(2), torch.zeros(2, dtype=torch.int64)
+    fields = {
+        "temperature": floats,
+        "top_k": torch.zeros(2, dtype=torch.int32),
+        "top_p": floats,
+        "min_p": floats,
+    }
+    return Draws(**{**fields, "seed": longs, "position": longs, **other})
+
+
+def _prepare(**other: torch.Tensor) -> None:
+    int32 = torch.int32
+    fields = {"known": torch.zeros(2, 8, dtype=torch.int64), "tables": torch.zeros(2, 1, dtype=int32)}
+    fields |= {"rows": torch.zeros(1, dtype=int32), "starts": torch.zeros(1, dtype=int32)}
+    fields |= {"query_starts": torch.tensor([0, 1], dtype=int32)}
+    prepare_batch(**{**fields, **other}, block_size=16, made=torch.zeros(3, 1, dtype=torch.int64))
+
+
+def _grouped(**other: torch.Tensor) -> None:
+    fields = {
+        "values": _fp8(2, 64, 128),
+        "scales": torch.ones(2, 64),
+        "x": _fp8(2, 128),
+        "x_scales": torch.ones(2, 1),
+    }
+    fields |= {"places": torch.zeros(16, dtype=torch.int32), "row_weights": torch.ones(2), **other}
+    groups = Groups(fields["places"], torch.zeros(1, dtype=torch.int32), 2, 16)
+    grouped_product(
+        fields["x"], fields["x_scales"], ExpertWeights(fields["values"], fields["scales"]), groups, 1,
+        fields["row_weights"], torch.zeros(2, 64),
+    )  # fmt: skip
+
+
+X, W = torch.zeros(2, 64), torch.ones(64)
+WRONG: list[tuple[str, Callable[[], object]]] = [
+    ("weight", lambda: rms_norm(X, W.long(), 1e-5, X.clone())),
+    ("added", lambda: rms_norm(X, W, 1e-5, X.clone(), torch.zeros(2, 128)[:, ::2])),
+    ("out", lambda: rms_norm(X, W, 1e-5, X.to("meta"))),
+    ("x", lambda: quantize_rows(X.long(), 0, None, False, None, _fp8(2, 64), torch.ones(2, 1))),
+    ("static_scale", lambda: quantize_rows(X, 0, None, False, W[:1].half(), _fp8(2, 64), torch.ones(2, 1))),
+    ("gate_up", lambda: silu_mul(torch.zeros(2, 256)[:, :128], X.clone())),
+    ("x", lambda: block_product(torch.zeros(2, 128), W, _fp8(128, 128), W, torch.zeros(2, 128))),
+    ("w_scales", lambda: block_product(_fp8(2, 128), W, _fp8(128, 128), W.half(), torch.zeros(2, 128))),
+    ("seed", lambda: sample(X, _draws(seed=torch.zeros(2)), torch.zeros(2, dtype=torch.int64))),
+    ("top_k", lambda: sample(X, _draws(top_k=torch.zeros(2)), torch.zeros(2, dtype=torch.int64))),
+    ("known", lambda: _prepare(known=torch.zeros(2, 8, dtype=torch.int32))),
+    ("tables", lambda: _prepare(tables=torch.zeros(2, 1))),
+    ("weights.values", lambda: _grouped(values=torch.zeros(2, 64, 128))),
+    ("places", lambda: _grouped(places=torch.zeros(16, dtype=torch.int64))),
+    ("row_weights", lambda: _grouped(row_weights=torch.ones(2).half())),
+]
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"), WRONG, ids=[f"{i}-{name}" for i, (name, _) in enumerate(WRONG)]
+)
+def test_every_op_names_a_wrong_argument(argument: str, call: Callable[[], object]) -> None:
+    with pytest.raises(KernelInputError) as raised:
+        call()
+    assert raised.value.argument == argument
