@@ -32,6 +32,7 @@ class AddRequest(_Message):
     timeout_ms: float | None = None  # the deadline, from the moment the engine receives this
     fork_of: str | None = None  # id of the first sequence of the same prompt (n > 1)
     cache_salt: bytes = b""
+    sent_s: float | None = None  # arrival on the host's monotonic clock; a step may run before this is read
 
 
 class Abort(_Message):

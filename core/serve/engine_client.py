@@ -134,6 +134,7 @@ class EngineClient:
         for sequence, request in zip(generation.sequences, requests, strict=True):
             self._next_handle += 1
             sequence.handle = request.handle = self._next_handle
+            request.sent_s = generation.arrival_s
             self._by_handle[sequence.handle] = (generation, sequence)
             self._link.send(request)
             self._sent += 1

@@ -177,7 +177,7 @@ def _request_of(message: AddRequest, now_s: float) -> Request:
         id=message.id,
         prompt=np.frombuffer(message.prompt, dtype="<i4"),
         params=message.params,
-        arrival_s=now_s,
+        arrival_s=now_s if message.sent_s is None else min(now_s, message.sent_s),
         priority=message.priority,
         tenant=message.tenant,
         deadline_s=None if message.timeout_ms is None else now_s + message.timeout_ms / 1000,
