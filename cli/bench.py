@@ -150,7 +150,7 @@ def _measure_url(
         timeout_s=options["timeout_s"],
     )
     with running() as bar:
-        progress = bar.begin("requests", workload.count)
+        progress = bar.begin(workload.name, workload.count)
         run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
     server = None if run.server is None else asdict(run.server)
     return run.result(targets), {"url": target.base, "model": run.model, "server": server}, run.samples
@@ -168,7 +168,7 @@ def _measure_offline(
         _refuse_too_long(workload, engine)
         warm_up(engine, workload, options["warmup"])
         with running() as bar:
-            progress = bar.begin("requests", workload.count)
+            progress = bar.begin(workload.name, workload.count)
             run = drive(engine, workload, progress=progress, seed=options["seed"])
     about = {
         "config": options["offline"],
