@@ -32,6 +32,7 @@ class Tokenizer:
         self.pad_token_id = self._special("pad_token")
         added = self.backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
+        self.special_tokens = frozenset(token.content for token in added.values() if token.special)
         self.added_token_ids = frozenset(added)
         self.vocab_size = self.backend.get_vocab_size(with_added_tokens=True)
 
@@ -57,9 +58,13 @@ class Tokenizer:
         """The id of a token in the vocabulary's spelling, None if there is none."""
         return self.backend.token_to_id(token)
 
-    @cached_property
+    @property
     def chat_template(self) -> str | None:
         """The model's own template: `chat_template.jinja`, `chat_template.json` or `tokenizer_config.json`."""
+        return self._chat_template
+
+    @cached_property
+    def _chat_template(self) -> str | None:
         file = self.folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text(encoding="utf-8")

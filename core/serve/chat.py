@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +16,7 @@ from .body import read_struct
 from .generation import Delta, Generation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .params import Wanted, bad_word_ids, refuse_unsupported, wanted
-from .prompts import chat_prompt, check_length
+from .prompts import callable_tools, chat_prompt, check_length
 from .replies import (
     ChatChoice,
     ChatChunk,
@@ -26,6 +27,7 @@ from .replies import (
 )
 from .service import Service
 from .streams import Answer, EventStream, attended, collect, events
+from .tools import Reading, ToolCallReader
 from .wire import ChatRequest
 
 
@@ -43,6 +45,7 @@ class _Call:
     created: int
     role: str
     echo: str  # the last message's text, where the client wants it back
+    readers: list[ToolCallReader] | None  # by choice; None where no tool may be called
 
     def chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(self.id, self.created, self.model, choices)
@@ -74,6 +77,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         created=int(time.time()),
         role=body.messages[-1].role if continues else service.config.response_role,
         echo=_last_text(body) if body.echo and continues else "",
+        readers=_readers(body),
     )
     request.state.generation = call.generation  # for the access line
     if body.stream:
@@ -81,6 +85,13 @@ async def chat_completions(service: Service, request: Request) -> Response:
         return EventStream(service, call.generation, _events(call))
     answers = await attended(service, call.generation, request.receive, collect(call.generation))
     return Response(replies.encode(_reply(call, prompt, answers)), media_type="application/json")
+
+
+def _readers(body: ChatRequest) -> list[ToolCallReader] | None:
+    if not callable_tools(body):
+        return None
+    most = 1 if body.parallel_tool_calls is False else None
+    return [ToolCallReader(most) for _ in range(body.n or 1)]
 
 
 def _last_text(body: ChatRequest) -> str:
@@ -107,11 +118,29 @@ def _choice(call: _Call, answer: Answer) -> ChatChoice:
         finish_reason=answer.finish_reason,
         stop_reason=answer.stop_reason,
     )
+    if call.readers is not None:
+        reading = _read(call.readers[answer.index], "".join(answer.text), ended=True)
+        if reading.calls:
+            choice.message.content = call.echo + reading.text or None
+            choice.message.tool_calls = reading.calls
+        choice.finish_reason = _reason(call.readers[answer.index], answer.finish_reason)
     if call.wanted.top_logprobs is not None:
         choice.logprobs = chat_logprobs(call.names, answer.logprobs, call.wanted.top_logprobs)
     if call.body.return_token_ids:
         choice.token_ids = answer.tokens
     return choice
+
+
+def _read(reader: ToolCallReader, text: str, ended: bool) -> Reading:
+    reading = reader.push(text)
+    if ended:
+        rest = reader.finish()
+        reading = Reading(reading.text + rest.text, reading.calls + rest.calls)
+    return reading
+
+
+def _reason(reader: ToolCallReader, reason: str | None) -> str | None:
+    return "tool_calls" if reason == "stop" and reader.num_calls else reason
 
 
 def _events(call: _Call) -> AsyncIterator[bytes]:
@@ -124,13 +153,23 @@ def _chunk_choices(call: _Call, delta: Delta, first: bool) -> list[ChatChunkChoi
     """The role at first; then the text, if there is any to tell, and the end in the same chunk."""
     opening = [ChatChunkChoice(delta.index, ChatDelta(call.role, call.echo))] if first else []
     choice = ChatChunkChoice(delta.index, ChatDelta(), finish_reason=delta.finish_reason)
-    if delta.text:
-        choice.delta.content = delta.text
+    text = delta.text
+    if call.readers is not None:
+        reader = call.readers[delta.index]
+        before = reader.num_calls
+        reading = _read(reader, delta.text, delta.finish_reason is not None)
+        text, choice.finish_reason = reading.text, _reason(reader, delta.finish_reason)
+        for index, made in enumerate(reading.calls, start=before):
+            made.index = index
+        choice.delta.tool_calls = reading.calls or UNSET
+    if text:
+        choice.delta.content = text
     if delta.finish_reason is not None:
         choice.stop_reason = delta.stop_reason
     if call.wanted.top_logprobs is not None and delta.logprobs:
         choice.logprobs = chat_logprobs(call.names, delta.logprobs, call.wanted.top_logprobs)
     if call.body.return_token_ids:
         choice.token_ids = delta.tokens
-    told = delta.text or delta.finish_reason or choice.logprobs or choice.token_ids
+    made_calls = choice.delta.tool_calls is not UNSET
+    told = text or made_calls or delta.finish_reason or choice.logprobs or choice.token_ids
     return [*opening, choice] if told else opening

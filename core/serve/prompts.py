@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ..errors import RequestError
+from .tools import check_tools, require_readable, with_arguments_parsed
 from .wire import ChatRequest, Message, Prompt, TokenizeRequest
 
 R = TypeVar("R")
@@ -25,6 +26,10 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def special_tokens(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]: ...
@@ -147,27 +152,33 @@ async def chat_prompt(
         )
     chars = sum(len(message.get("content") or "") for message in messages)
     _check_chars(limits, chars)
+    tools = callable_tools(body)
     options: dict[str, Any] = {
         "template_kwargs": _template_options(body.chat_template_kwargs),
-        "tools": _tools(body),
+        "tools": tools,
         "add_generation_prompt": generation,
         "continue_final_message": continues,
         "chat_template": body.chat_template or server_template,
     }
     try:
-        return await off_loop(
+        ids = await off_loop(
             chars + _MESSAGE_CHARS * count, lambda: tokenizer.encode_chat(messages, **options)
         )
     except RecursionError:
         raise RequestError(
             "the conversation is nested too deeply for the chat template", "messages"
         ) from None
+    if tools and isinstance(body, ChatRequest):
+        require_readable(options["chat_template"] or tokenizer.chat_template, tokenizer.special_tokens)
+    return ids
 
 
-def _tools(body: ChatRequest | TokenizeRequest) -> list[dict[str, Any]] | None:
-    """What the template is shown: a model that may call no tool need not read of any."""
-    forbidden = isinstance(body, ChatRequest) and body.tool_choice == "none"
-    return None if forbidden else body.tools or None
+def callable_tools(body: ChatRequest | TokenizeRequest) -> list[dict[str, Any]] | None:
+    """What the template is shown: a model that may call no tool need not read of any. Raises RequestError."""
+    if not body.tools or (isinstance(body, ChatRequest) and body.tool_choice == "none"):
+        return None
+    check_tools(body.tools)
+    return body.tools
 
 
 _RESERVED = frozenset(
@@ -207,4 +218,6 @@ def _plain(index: int, message: Message) -> dict[str, Any]:
                 )
         content = "\n".join(part.text or "" for part in content)
     plain["content"] = content if content is not None else ""
+    if message.tool_calls:
+        plain["tool_calls"] = with_arguments_parsed(message.tool_calls)
     return plain

@@ -78,10 +78,23 @@ class ChatLogprobs(Struct):
     refusal: None = None
 
 
+class FunctionCall(Struct):
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCall(Struct):
+    id: str
+    function: FunctionCall
+    index: int | UnsetType = UNSET  # in streams: which call of the answer
+    type: str = "function"
+
+
 class ChatMessage(Struct):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -107,6 +120,7 @@ class ChatCompletion(Struct):
 class ChatDelta(Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct):
