@@ -131,7 +131,12 @@ def _judge(
 
 def _nearest(name: str, current: list[str]) -> list[str]:
     plain = name.removesuffix("_VLLM_V1")
-    return [plain] if plain in current else difflib.get_close_matches(name, current, n=1, cutoff=0.6)
+    if plain in current:
+        return [plain]
+    longer = [
+        known for known in current if name.startswith((f"{known}_", f"{known}-"))
+    ]  # a name with more behind it
+    return sorted(longer, key=len)[-1:] or difflib.get_close_matches(name, current, n=1, cutoff=0.6)
 
 
 def known_name(context: Context, option: str, value: str) -> tuple[bool, str | None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+import msgspec
+
 from ..inputs.base import Entry
 from ..parsing.arguments import Argument
 from ..parsing.parser import Misuse, Use
@@ -30,7 +32,8 @@ def option_findings(context: Context) -> Iterator[Finding]:
         if misuse.kind == "stray_word":
             yield switch_value(context, misuse, common_parts(context, misuse))
         elif misuse.kind == "unknown":
-            yield _absent(context, misuse)
+            finding = _absent(context, misuse)
+            yield _passed_over(context, finding) if context.configuration.lenient else finding
         elif misuse.kind == "ambiguous":
             former = _formerly(context, misuse.spelled, misuse.option, misuse.values)
             yield former or refused(context, misuse)
@@ -52,6 +55,18 @@ def option_findings(context: Context) -> Iterator[Finding]:
     yield from checkpoint_gone(context)
     yield from _repeated(context)
     yield from _pairs(context)
+
+
+def _passed_over(context: Context, finding: Finding) -> Finding:
+    """An option the release does not have, under a front end that reads the ones it knows and no others."""
+    told = finding.message.removesuffix(".").removesuffix(f"; {context.target} does not start with it")
+    return msgspec.structs.replace(
+        finding,
+        severity="warning",
+        change="silently_ignored",
+        message=f"{told}; KServe's server passes over it without a word.",
+        stops=False,
+    )
 
 
 def _formerly(

@@ -91,6 +91,8 @@ class Configuration(msgspec.Struct):
     duplicates: list[Entry] = []
     typed: bool = False
     usage: Literal["api_server", "llm", "engine"] = "api_server"
+    # Whether its front end passes over options it does not know instead of stopping.
+    lenient: bool = False
     # Whether `--fix` can rewrite it.
     editable: bool = True
     # Words in front of the model that the image's own entry point makes into arguments (`vllm serve` twice).

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from .base import Configuration, EntryPoint, EnvSetting, Source, Word
+from .kserve import adopt, is_huggingfaceserver
 from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, here_documents, lex
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
@@ -60,7 +61,7 @@ def starts_itself(image: str | None) -> bool:
 
 def is_image(text: str) -> bool:
     """Whether a container image's name says that it holds vLLM's server."""
-    return bool(IMAGE.search(text)) and not text.startswith("-")
+    return (bool(IMAGE.search(text)) or is_huggingfaceserver(text)) and not text.startswith("-")
 
 
 def find_entry(words: Sequence[Word]) -> tuple[int, str, EntryPoint] | None:
@@ -236,6 +237,8 @@ class CommandReader:
                 image=image,
             )
         )
+        if is_huggingfaceserver(image) and point is None:
+            adopt(self.found[-1])
 
 
 def env_words(words: Sequence[Word]) -> list[EnvSetting]:

@@ -8,6 +8,7 @@ import yaml
 
 from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
 from .commands import CommandReader, align, find_entry, holds_server, is_image, starts_itself
+from .kserve import adopt, is_huggingfaceserver
 from .nodes import Tree
 from .shell import characters, lex
 
@@ -78,8 +79,9 @@ class ManifestReader:
             if extra is not None:
                 configuration.words += self._words(extra)
             model = nodes.get("modelURL")
-            if isinstance(model, yaml.ScalarNode) and not configuration.words:
+            if isinstance(model, yaml.ScalarNode) and configuration.entry_point is None:
                 configuration.entry_point = "serve"
+                configuration.words = [*self._words(model)[:1], *configuration.words]
         self.found.append((name, configuration))
 
     def _image(self, nodes: dict[str, yaml.Node]) -> str | None:
@@ -152,6 +154,8 @@ class ManifestReader:
             found = self._configuration(words[begin:], env, image, "vllm", "serve" if begin else None)
             if begin and starts_itself(image):
                 found.doubled = words[0]
+            if is_huggingfaceserver(image, *self._called(nodes)):
+                adopt(found)
             return found
         return None
 
@@ -180,13 +184,17 @@ class ManifestReader:
         """Whether bare option words belong to vLLM: by the image, or by what the manifest calls it."""
         if image and is_image(image):
             return True
+        called = self._called(nodes)
+        if not image and under not in SETTINGS_KEYS:
+            called.append(under)
+        return is_huggingfaceserver(*called) or any("vllm" in text.lower() for text in called)
+
+    def _called(self, nodes: dict[str, yaml.Node]) -> list[str]:
+        """What a manifest calls the server: its model format, runtime, command or name."""
         model_format = nodes.get("modelFormat")
         names = [self.tree.get(model_format, "name")] if model_format is not None else []
         names += [nodes.get(key) for key in ("name", "runtime", "modelCommand")]
-        called = [node.value for node in names if isinstance(node, yaml.ScalarNode)]
-        if not image and under not in SETTINGS_KEYS:
-            called.append(under)
-        return any("vllm" in str(text).lower() for text in called)
+        return [str(node.value) for node in names if isinstance(node, yaml.ScalarNode)]
 
     def _configuration(
         self,

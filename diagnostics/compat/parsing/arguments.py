@@ -69,13 +69,23 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
     if configuration.entry_point == "serve" and words and not words[0].text.startswith("-"):
         built.arguments.append(Argument(words[0].text, (words[0],), words[0].opaque))
         words = words[1:]
-    for entry in configuration.entries:
+    for written in configuration.entries:
+        entry = _compilation_level(written, table) if configuration.usage == "llm" else written
         _entry(entry, table, dialect, built, configuration.typed or dialect.yaml_false == "typed")
     built.traps += [Trap("duplicate_key", entry.key, entry) for entry in configuration.duplicates]
     built.arguments += [Argument(word.text, (word,), word.opaque) for word in words]
     built.arguments = _optimization([_dashes(a, dialect) for a in built.arguments], dialect, built)
     built.arguments = _dotted(built.arguments, dialect, built)
     return built
+
+
+def _compilation_level(entry: Entry, table: Table) -> Entry:
+    """`LLM(compilation_config=3)` as the object the class makes of the level, which the command does not take."""
+    flag = table.find("--" + entry.key)
+    if flag is None or flag.name != "--compilation-config" or type(entry.value) is not int:
+        return entry
+    key = "mode" if "mode" in flag.nested else "level"
+    return msgspec.structs.replace(entry, value={key: entry.value})
 
 
 def _without_config(configuration: Configuration, built: Arguments) -> list[Word]:

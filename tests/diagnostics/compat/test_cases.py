@@ -25,6 +25,8 @@ def verdict(name: str, target: str) -> Result:
         configurations = read_text(case["settings"], "settings.yaml")
     elif "manifest" in case:
         configurations = read_text(case["manifest"], "manifest.yaml")
+    elif "script" in case:
+        configurations = read_text(case["script"], "serve.py")
     else:
         configurations = read_command(case["command"])
     device = find_device(case["gpu"]) if "gpu" in case else None

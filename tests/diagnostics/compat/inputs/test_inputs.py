@@ -148,7 +148,8 @@ def test_helm_values_with_engine_settings() -> None:
         ("max-model-len", 4096),
         ("enable-prefix-caching", False),
     ]
-    assert words(found) == ["--swap-space", "4"]
+    assert words(found) == ["m", "--swap-space", "4"]
+    assert found.entry_point == "serve"
     assert found.typed
     assert found.image == "vllm/vllm-openai:v0.8.5"
 

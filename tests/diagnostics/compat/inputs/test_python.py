@@ -131,3 +131,14 @@ def test_scripts_are_left_to_their_authors() -> None:
     (configuration,) = read(text)
     with pytest.raises(CannotFix, match="by hand"):
         plan(configuration, judged(text, "0.33.0"))
+
+
+@pytest.mark.parametrize("target", ["0.6.6", "0.8.5", "0.9.2", "0.11.0", "0.33.0"])
+def test_a_compilation_level_is_taken_by_the_offline_class(target: str) -> None:
+    assert judged("from vllm import LLM\nLLM('m', compilation_config=3)\n", target).starts is True
+
+
+def test_a_compilation_level_is_refused_by_the_engine_s_arguments() -> None:
+    text = "from vllm import EngineArgs\nEngineArgs('m', compilation_config=3)\n"
+    assert judged(text, "0.9.1").starts is True
+    assert judged(text, "0.11.0").starts is False
