@@ -38,6 +38,7 @@ from .statslog import Totals, stats_line
 # After the engine's death: long enough for clients to read their errors and a probe to see /health say so.
 DEAD_GRACE_S = 5.0
 _BACKLOG = 2048
+_STILL_S = 10.0  # between two lines that say so while a model loads
 _WANTED_FILES = 65536  # a file descriptor a connection
 
 log = structlog.get_logger()
@@ -125,7 +126,7 @@ class Server:
             self._client.start(), asyncio.to_thread(self._parts.load_tokenizer), return_exceptions=False
         )
         stopped = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(starting, stopped)
         stopped.cancel()
         if not starting.done():
             starting.cancel()
@@ -258,6 +259,13 @@ class Server:
                 if line is not None:
                     log.info(line)
             await asyncio.sleep(interval_s)
+
+
+async def _first_of(*work: asyncio.Future[Any]) -> None:
+    """Until one has ended; says now and then that it still waits."""
+    begun_s = time.monotonic()
+    while not (await asyncio.wait(work, timeout=_STILL_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+        log.info(f"still loading after {time.monotonic() - begun_s:.0f} s")
 
 
 def _raise_file_limit() -> None:

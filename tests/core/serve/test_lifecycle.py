@@ -327,6 +327,20 @@ def test_told_to_stop_while_loading(model_folder: Path) -> None:
     assert asyncio.run(start()) == 1
 
 
+def test_a_long_load_is_not_silent(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Log:
+        def info(self, event: str, **_: object) -> None:
+            told.append(event)
+
+    monkeypatch.setattr("camshaft.core.serve.server._STILL_S", 0.05)
+    monkeypatch.setattr("camshaft.core.serve.server.log", Log())
+    with running_server(model_folder, {"open_s": 0.5}):
+        assert any(event.startswith("still loading after") for event in told)
+    assert told[-1] == "stopped"
+
+
 def test_no_orphan_is_left(process: Process) -> None:
     assert list(process.temporary.iterdir())
     process.process.kill()
