@@ -175,7 +175,7 @@ class EngineLoop:
 def _request_of(message: AddRequest, now_s: float) -> Request:
     return Request(
         id=message.id,
-        prompt=np.frombuffer(message.prompt, dtype="<i4"),
+        prompt=np.frombuffer(message.prompt, dtype="<i4").copy(),  # torch wants arrays that may be written
         params=message.params,
         arrival_s=now_s if message.sent_s is None else min(now_s, message.sent_s),
         priority=message.priority,

@@ -53,7 +53,7 @@ def open_gguf(file: Path) -> GGUFReader:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise ModelError(f"{file}: no such file") from error
     except Exception as error:  # the package raises whatever its parsing trips over
-        raise ModelError(f"{file}: {_diagnosis(file) or f'not a usable GGUF file: {error}'}") from error
+        raise ModelError(f"{file}: {_diagnosis(file) or _unusable(file, error)}") from error
 
 
 def field(reader: GGUFReader, key: str, default: Any = None) -> Any:
@@ -152,6 +152,13 @@ def _halves(values: np.ndarray, heads: int) -> np.ndarray:
     """Rows of each head from neighbouring pairs (x0 y0 x1 y1 ...) to halves (x0 x1 ... y0 y1 ...)."""
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(values.shape))
+
+
+def _unusable(file: Path, error: Exception) -> str:
+    """What is wrong with a file that has not even a header."""
+    if isinstance(error, IndexError):  # the package reads past the end of the mapping
+        return f"truncated within its header ({file.stat().st_size} bytes)"
+    return f"not a usable GGUF file: {error}"
 
 
 def _diagnosis(file: Path) -> str:
