@@ -157,6 +157,7 @@ def _cost(situation: Situation, params: SchedulerParams, inputs: float, notes: _
     else:
         notes.measured = True
     cost = FittedCost(base_ms=base, sequence_ms=per_sequence, prefill_token_ms=prefill)
+    cost = _without_graphs(situation, cost, step, batch, notes)
     return _speculative(situation, cost, step, notes)
 
 
@@ -182,6 +183,8 @@ def _swept_slope(situation: Situation) -> tuple[float, float] | None:
         for row in situation.evidence.sweep
         if row.get("tpot_ms") and row.get("running") and row.get("kv_usage", 0.0) < 0.95
     ]
+    limit = situation.graph_limit
+    rows = [row for row in rows if not limit or row["running"] <= limit]  # a step without a graph is another
     if len(rows) < 2:
         return None
     first, last = rows[0], rows[-1]
@@ -224,6 +227,49 @@ def _speculative(situation: Situation, cost: FittedCost, step_ms: float, notes: 
     notes.measured = True
     draft = max(0.0, (whole - plain) / drafted)
     return replace(cost, base_ms=plain, sequence_ms=0.0, drafted=drafted, draft_ms=draft, acceptance=each)
+
+
+def _without_graphs(
+    situation: Situation, cost: FittedCost, step_ms: float, batch: float, notes: _Notes
+) -> FittedCost:
+    """What a batch beyond the captured sizes costs more: by load levels or lines on both sides of the largest."""
+    limit = situation.graph_limit
+    if not limit or not situation.missed_graphs:
+        return cost
+    inside, beyond = _paces(situation, limit)
+    if inside and beyond:
+        share = 1 + SEQUENCE_SHARE * limit
+        base = cost.base_ms if _swept_slope(situation) else min(inside) / share
+        each = cost.sequence_ms if _swept_slope(situation) else base * SEQUENCE_SHARE
+        usual = base + each * batch
+        return replace(
+            cost, base_ms=base, sequence_ms=each, graph_limit=limit, missed_ms=max(0.0, max(beyond) - usual)
+        )
+    notes.lines.append(
+        f"a step beyond the largest graph ({limit}) is taken to launch for {EAGER_SHARE:.0%} of it"
+    )
+    kept = 1 - EAGER_SHARE
+    return replace(
+        cost,
+        base_ms=cost.base_ms * kept,
+        sequence_ms=cost.sequence_ms * kept,
+        graph_limit=limit,
+        missed_ms=step_ms * EAGER_SHARE,
+    )
+
+
+def _paces(situation: Situation, limit: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of a decode step that were seen with a graph and beyond the largest one."""
+    inside: list[float] = []
+    beyond: list[float] = []
+    for row in situation.evidence.sweep:
+        if row.get("tpot_ms") and row.get("running"):
+            (inside if row["running"] <= limit else beyond).append(row["tpot_ms"])
+    for sample in situation.evidence.samples:
+        running, rate, graph = (sample.get(name) for name in ("running", "output_tokens_per_s", "graphs"))
+        if running and rate and graph is not None:
+            (inside if graph else beyond).append(1e3 * running / rate)
+    return inside, beyond
 
 
 def plain_and_drafted_ms(situation: Situation) -> tuple[float | None, float | None]:

@@ -28,6 +28,10 @@ class FittedCost:
     drafted: int = 0
     draft_ms: float = 0.0
     acceptance: float = 0.0  # of each drafted token, independently
+    graph_limit: int | None = (
+        None  # the largest batch of decodes that a captured graph holds; None: every one
+    )
+    missed_ms: float = 0.0  # of launches beyond it
 
     def step(
         self,
@@ -48,9 +52,12 @@ class FittedCost:
         return StepTime(
             gemm=(decode * share if decodes else self.base_ms) + prefill,
             decode_attention=attended * share,
-            launch=self.launch_ms * share,
+            launch=(self.launch_ms + (self.missed_ms if self._misses(decodes) else 0.0)) * share,
             host=self.host_ms * share,
         )
+
+    def _misses(self, decodes: int) -> bool:
+        return self.graph_limit is not None and decodes > self.graph_limit
 
 
 def acceptance_of_each(rate: float, drafted: int) -> float:

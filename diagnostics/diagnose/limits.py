@@ -25,7 +25,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "tpot_floor_ms",
             _fastest(cost, context),
             "ms",
-            f"one decode step, which reads {weights / GIB:.1f} GiB of weights,",
+            f"one decode step, which reads {weights / GIB:.1f} GiB of weights",
         ),
         Limit(
             "ttft_floor_ms",
@@ -46,6 +46,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "full sequences of this load that the KV cache holds",
         ),
     ]
+    limits.append(_ceiling(prepared, cost, summary.input_tokens_mean, summary.output_tokens_mean))
     if isinstance(cost, SpeculativeCost):
         limits.append(
             Limit(
@@ -56,6 +57,28 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             )
         )
     return limits
+
+
+def _ceiling(prepared: Prepared, cost: StepCost | SpeculativeCost, inputs: float, outputs: float) -> Limit:
+    """Output tokens a second with every place taken, less the time that the prompts' own work takes."""
+    held = prepared.budget.sequences(inputs + outputs)
+    slots = prepared.settings.max_num_seqs
+    running = max(1, min(held, slots))
+    none = np.empty(0, dtype=np.int64)
+    step_ms = cost.step(np.full(running, inputs + outputs / 2), none, none, running).total
+    target = cost.target if isinstance(cost, SpeculativeCost) else cost
+    chunk = max(1, int(min(inputs, prepared.settings.max_num_batched_tokens)))
+    prompt_ms = target.prefill_step(chunk).total * max(1.0, inputs / chunk)
+    each_ms = max(1.0, outputs) * step_ms / running + prompt_ms
+    what = "the slots" if slots <= held else "the cache"
+    copies = int(prepared.value("data_parallel_size") or 1)
+    return Limit(
+        "output_ceiling_tokens_per_s",
+        copies * 1e3 * max(1.0, outputs) / each_ms,
+        "tokens/s",
+        f"{running:,} sequences, as many as {what} can hold, in steps of {step_ms:.1f} ms, and {prompt_ms:,.0f} ms for each "
+        f"prompt of {inputs:,.0f} tokens",
+    )
 
 
 def _fastest(cost: StepCost | SpeculativeCost, context: float) -> float:

@@ -103,6 +103,8 @@ class FittedRig:
                 params = replace(params, num_blocks=2 * params.num_blocks)
             elif knob == "enforce_eager" and not value and self.eager_cost is not None:
                 cost = self.eager_cost
+            elif knob == "max_cudagraph_capture_size":
+                cost = replace(cost, graph_limit=int(value))
             elif knob == "num_speculative_tokens":
                 cost = replace(cost, drafted=int(value or 0))
             elif knob == "api_server_count":

@@ -20,6 +20,10 @@ MORE_MEMORY = (
     "More KV memory (--gpu-memory-utilization, --tensor-parallel-size or a larger device) or a narrower cache "
     "(--kv-cache-dtype fp8) would hold more sequences"
 )
+RESERVING = (
+    "From vLLM 0.19.0 --scheduler-reserve-full-isl (on by default) admits a prompt only when all of it fits; from 0.25.0 "
+    "--watermark keeps blocks free. "
+)
 
 
 def preemption(s: Situation) -> Iterator[Proposal]:
@@ -39,8 +43,7 @@ def preemption(s: Situation) -> Iterator[Proposal]:
             after=target,
             why=f"{marks}: sequences are preempted and computed again. The KV cache holds {target} full sequences "
             f"and max_num_seqs admits {slots}",
-            advice=f"{MORE_MEMORY}. From vLLM 0.19.0 --scheduler-reserve-full-isl (on by default) admits a prompt only "
-            "when all of it fits; from 0.25.0 --watermark keeps blocks free. Watch vllm:num_preemptions_total",
+            advice=f"{MORE_MEMORY}. {'' if s.subject.sglang else RESERVING}Watch vllm:num_preemptions_total",
             from_evidence=True,
         )
     yield from _more_cache(s, "preemption", f"{marks}: the KV cache is too small for what is admitted")
@@ -63,12 +66,13 @@ def kv_capacity(s: Situation) -> Iterator[Proposal]:
 def _more_cache(s: Situation, bottleneck: str, why: str) -> Iterator[Proposal]:
     now = float(s.value("gpu_memory_utilization") or 0.9)
     advice = f"{MORE_MEMORY}; shorter contexts need less. More --max-num-seqs would only make requests preempt each other"
-    if now < 0.949:
+    most = 0.93 if s.subject.sglang else 0.95  # there activations and graphs live outside the fraction
+    if now < most - 0.001:
         yield Proposal(
             bottleneck=bottleneck,  # type: ignore[arg-type]
             knob="gpu_memory_utilization",
             before=now,
-            after=0.95,
+            after=most,
             why=why,
             advice=advice,
             from_evidence=True,
@@ -116,7 +120,9 @@ def prefill_interference(s: Situation) -> Iterator[Proposal]:
     gap, usual = s.spiky_gaps or (None, None)
     spiky = s.spiky_gaps is not None
     if s.value("enable_chunked_prefill") is False and (spiky or s.stalled_ttft or _rises(s, "itl_ms")):
-        seen = f"p99 between tokens is {gap:.3g} ms and the usual {usual:.3g} ms" if spiky else "decodes stall"
+        seen = (
+            f"p99 between tokens is {gap:.3g} ms and the usual {usual:.3g} ms" if spiky else "decodes stall"
+        )
         yield Proposal(
             bottleneck="prefill_interference",
             knob="enable_chunked_prefill",
@@ -201,6 +207,7 @@ def _turns(s: Situation) -> bool:
 def kernel_launch(s: Situation) -> Iterator[Proposal]:
     """Few sequences, a step far above what the device needs, and kernels launched one by one."""
     if s.value("enforce_eager") is not True:
+        yield from _missed_graphs(s)
         return
     busy = s.running or s.concurrency or 1
     step = s.figure("tpot_ms", "mean", "p50") or s.figure("itl_ms", "mean", "p50")
@@ -219,6 +226,25 @@ def kernel_launch(s: Situation) -> Iterator[Proposal]:
         why=f"{seen}: with --enforce-eager the host launches each kernel of each layer, and the device waits for it",
         advice="CUDA graphs need a longer start and some memory; if eager mode was there to save memory, lower "
         "--max-num-seqs or capture fewer sizes instead",
+        from_evidence=True,
+    )
+
+
+def _missed_graphs(s: Situation) -> Iterator[Proposal]:
+    """More sequences run than the largest captured graph holds."""
+    limit, running = s.graph_limit, s.running or s.concurrency
+    if not limit or not running or not s.missed_graphs:
+        return
+    wanted = min(int(s.value("max_num_seqs")), max(int(running), s.concurrency or 0))
+    yield Proposal(
+        bottleneck="kernel_launch",
+        knob="max_cudagraph_capture_size",
+        before=limit,
+        after=-(-max(wanted, limit + 1) // 8) * 8,
+        why=f"{running:g} sequences run and the largest captured graph holds {limit}: beyond it the host launches each "
+        "kernel of each layer",
+        advice="Captured sizes are 1, 2, 4 and multiples of 8 (--cudagraph-capture-sizes lists others); each costs a little "
+        "memory and start-up time. With drafted tokens a sequence counts once for each token verified",
         from_evidence=True,
     )
 

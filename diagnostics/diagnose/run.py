@@ -14,6 +14,7 @@ from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..results import Targets
 from ..simulate import Prepared, prepare
 from .decide import decide, ranked
+from .dialect import in_sglang
 from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .flags import flag_traps
@@ -44,6 +45,17 @@ def diagnose(
 
     Raises ConfigError where the configuration contradicts itself.
     """
+    report = _diagnosed(subject, evidence, workload, targets, rules)
+    return in_sglang(report) if subject.sglang else report
+
+
+def _diagnosed(
+    subject: Subject,
+    evidence: Evidence,
+    workload: Workload | None,
+    targets: Targets | None,
+    rules: tuple[Rule, ...],
+) -> Report:
     prepared = _prepared(subject, evidence, targets or Targets())
     situation = Situation(subject, evidence, targets or Targets(), _effective(prepared, subject))
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))

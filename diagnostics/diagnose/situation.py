@@ -10,6 +10,8 @@ from typing import Any
 
 from ..evidence import Evidence, Figure
 from ..results import Targets
+from ..simulate.engines import captured_batches
+from .dialect import sglang_defaults
 from .subject import Subject
 
 # What vLLM's server uses on a device that nobody named (arg_utils.py of 0.10.0 to 0.33.0: the smaller class).
@@ -44,7 +46,8 @@ class Situation:
         """A knob's effective value."""
         if knob in self.effective:
             return self.effective[knob]
-        return self.subject.given.get(knob, UNTOLD.get(knob))
+        untold = {**UNTOLD, **sglang_defaults()} if self.subject.sglang else UNTOLD
+        return self.subject.given.get(knob, untold.get(knob))
 
     def given(self, knob: str) -> bool:
         return knob in self.subject.given
@@ -210,6 +213,28 @@ class Situation:
             return dict(told)
         drafted = self.value("num_speculative_tokens")
         return {"num_speculative_tokens": int(drafted)} if drafted else None
+
+    @cached_property
+    def graph_limit(self) -> int | None:
+        """The largest batch replayed from a captured graph, where it is told or seen; 0 in eager mode."""
+        if self.value("enforce_eager"):
+            return 0
+        sizes = self.value("cudagraph_capture_sizes")
+        told = self.value("max_cudagraph_capture_size")
+        if sizes or told:
+            return captured_batches(int(self.value("max_num_seqs")), sizes, told)[-1]
+        graphed = [
+            s.values["running"] for s in self.evidence.samples if s.get("graphs") == 1 and s.get("running")
+        ]
+        return int(max(graphed)) if graphed and self.missed_graphs else None
+
+    @cached_property
+    def missed_graphs(self) -> bool:
+        """Whether steps are seen to run without a graph though there are graphs."""
+        if self.evidence.event("no_graph") is not None:
+            return True
+        limit = self.value("max_cudagraph_capture_size") or self.value("cudagraph_capture_sizes")
+        return bool(limit and self.graph_limit and (self.running or self.concurrency or 0) > self.graph_limit)
 
     @cached_property
     def acceptance(self) -> float | None:

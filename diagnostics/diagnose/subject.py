@@ -22,6 +22,7 @@ from ..cost.hardware import Hardware, load_hardware
 from ..cost.models import load_model
 from ..evidence import Evidence
 from ..simulate import EngineKind
+from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Subject:
     gpu: str | None = None  # as people name it
     device: Device | None = None  # as the flag checker knows it
     configuration: Configuration | None = None  # for the flag checker
+    sglang: bool = False  # the server is SGLang's: knobs are read and told in its names
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -59,9 +61,14 @@ def read_subject(
     model that was named and that nobody knows.
     """
     values, configuration, own, notes = _read(source, version)
+    sglang = bool(source and is_sglang_command(source)) or speaks_sglang(values)
+    sglang = sglang or (evidence.engine == "sglang" and not values)
+    values = from_sglang(values) if sglang else values
     for setting in evidence.settings:
         if setting.name not in values and _is_knob(setting.name):
             values[setting.name] = setting.value
+    if sglang:
+        engine, configuration = "vllm", None
     kind = _engine(engine, version or _text(values.pop("version", None)) or evidence.version, own, evidence)
     values = _known(values, notes)
     named = gpu or evidence.gpu or (_gpu_of(source) if own else None)
@@ -76,6 +83,7 @@ def read_subject(
         gpu=named,
         device=_device(named),
         configuration=configuration,
+        sglang=sglang,
         notes=tuple(notes),
     )
 
@@ -87,6 +95,8 @@ def _read(
     notes: list[str] = []
     if source is None:
         return {}, None, False, notes
+    if is_sglang_command(source):
+        return read_sglang_command(source), None, False, notes
     if not Path(source).is_file():
         if "serve" in source.split() or "vllm" in source:
             configuration = read_command(source)[0]
@@ -99,7 +109,7 @@ def _read(
         configuration = read_path(path, None)[0]
     except CamshaftError:
         configuration = None
-    if configuration is not None and (configuration.words or configuration.chart):
+    if configuration is not None and (configuration.words or configuration.typed):
         return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
     told = read_yaml(path).value if path.suffix in (".yaml", ".yml", ".json") else None
     if not isinstance(told, Mapping):

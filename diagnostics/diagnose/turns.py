@@ -162,6 +162,7 @@ def _switches(s: Situation, seen: Replay) -> Iterator[Proposal]:
         yield _turn(
             "kernel_launch", "enforce_eager", True, False, "the device waits for kernels to be launched"
         )
+    yield from _graphs(s, seen)
     if s.value("async_scheduling") is False:
         yield _turn(
             "host", "async_scheduling", False, True, "the device waits while the next step is planned"
@@ -182,6 +183,19 @@ def _switches(s: Situation, seen: Replay) -> Iterator[Proposal]:
             yield _turn(
                 "speculation", "num_speculative_tokens", drafted, fewer, "drafts cost more than they give"
             )
+
+
+def _graphs(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    """Graphs for the batches that run, where the largest captured one is smaller."""
+    limit, most = s.graph_limit, int(seen.log.column("decodes").max(initial=0))
+    if limit and most > limit and seen.log.shares()["launch"] > 0.02:
+        yield _turn(
+            "kernel_launch",
+            "max_cudagraph_capture_size",
+            limit,
+            -(-most // 8) * 8,
+            f"batches of up to {most} run and the largest captured graph holds {limit}",
+        )
 
 
 def _cache(s: Situation) -> Iterator[Proposal]:

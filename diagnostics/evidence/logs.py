@@ -81,6 +81,12 @@ def _read_message(message: str, at_s: float | None, where: str, evidence: Eviden
         _iteration(message, at_s, where, evidence)
     elif "Decode batch" in message or "Prefill batch" in message:
         _sglang(message, at_s, where, evidence)
+    elif retracted := re.search(r"#retracted_reqs: (\d+)", message):
+        before = evidence.event("preempted")
+        total = float(retracted[1]) + (before.numbers["total"] if before else 0.0)
+        evidence.events.append(
+            Event(code="preempted", message=message, source=where, numbers={"total": total})
+        )
     else:
         evidence.events += startup_events(message, where)
         _settings(message, where, evidence)
@@ -213,6 +219,8 @@ def _sglang(message: str, at_s: float | None, where: str, evidence: Evidence) ->
     }
     if values:
         evidence.samples.append(Sample(at_s, values, where))
+    if values and "cuda graph: " in message:
+        values["graphs"] = float("cuda graph: True" in message)
     if "cuda graph: False" in message:
         evidence.events.append(Event(code="no_graph", message=message, source=where))
 

@@ -7,31 +7,33 @@ from html import escape
 
 import numpy as np
 
-from ..diagnose.model import DEFAULT_AT_FAULT, Report
+from ..diagnose.model import DEFAULT_AT_FAULT, Report, Verdict
 from ..results import Distribution
 from ..simulate import Replay
 from .svg import Line, Spread, over_time, spreads
-from .text import change_text, headline, number
+from .text import (
+    change_text,
+    headline,
+    label_text,
+    limit_lines,
+    memory_lines,
+    number,
+    spelled,
+    value_text,
+    worth_text,
+)
 
 BINS = 240
 
 
 def render(report: Report) -> str:
     """The whole page."""
-    verdict = report.verdict
-    fault = DEFAULT_AT_FAULT.get(verdict.bottleneck, "none")
     parts = [
-        f"<h1>{escape(headline(verdict))}</h1>",
-        f"<p>{escape(report.title)}</p>",
-        f"<p><b>{escape(verdict.bottleneck)}</b>; default at fault: {escape(fault)}. {escape(verdict.why)}. "
-        f"{escape(verdict.advice)}</p>",
-        _list("Predicted", (change_text(name, change) for name, change in verdict.predicted.items())),
+        *_verdict(report),
+        _predicted(report.verdict),
         _plots(report),
         _alternatives(report),
-        _list(
-            "Limits",
-            (f"{limit.name}: {number(limit.value)} {limit.unit}: {limit.why}" for limit in report.limits),
-        ),
+        _list("Limits", limit_lines(report.limits)),
         _memory(report),
         _list("Evidence used", report.evidence),
         _list("Contradictions", report.contradictions),
@@ -41,53 +43,110 @@ def render(report: Report) -> str:
     body = "\n".join(part for part in parts if part)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n<title>engine diagnose</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>engine diagnose</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def _plots(report: Report) -> str:
-    parts = []
-    for name, replay in (("as it is", report.before), ("turned", report.after)):
-        if replay is not None:
-            parts.append(f"<h2>The replay {name}</h2>" + _replay(replay))
-    if report.before is not None:
-        parts.append("<h2>Latencies</h2>" + _latencies(report.before, report.after))
-    return "\n".join(parts)
+def _verdict(report: Report) -> list[str]:
+    """The first line, what was diagnosed, the marks, and the reasons."""
+    verdict = report.verdict
+    fault = DEFAULT_AT_FAULT.get(verdict.bottleneck, "none")
+    marks = (
+        f"bottleneck: {verdict.bottleneck}",
+        f"default at fault: {fault}",
+        f"confidence: {verdict.confidence}",
+    )
+    parts = [
+        f"<h1>{escape(headline(verdict))}</h1>",
+        f'<p class="about">{escape(report.title)}</p>',
+        f'<ul class="marks">{"".join(f"<li>{escape(mark)}</li>" for mark in marks)}</ul>',
+    ]
+    if verdict.knob is not None:
+        parts.append(f"<p>{escape(_sentence(verdict.why))}</p>")
+        parts.append(f"<p><b>How:</b> <code>{escape(spelled(verdict))}</code></p>")
+    if verdict.advice:
+        parts.append(f"<p><b>Also:</b> {escape(_sentence(verdict.advice))}</p>")
+    return parts
 
 
-def _replay(replay: Replay) -> str:
-    """Each step's composition, the cache and the queue over simulated time, in bins of equal time."""
-    log = replay.log
-    end_s, index = _bins(log.column("end_s"))
-    mean = {name: _mean(log.column(name), index, len(end_s)) for name in _COLUMNS}
-    blocks = max(1, replay.result.kv.blocks if replay.result.kv else 1)
-    return "\n".join(
-        (
-            over_time(
-                "Tokens of a step",
-                "tokens",
-                end_s,
-                (
-                    Line("decode", mean["decodes"], "a", fill=True),
-                    Line("prefill", mean["prefill_tokens"], "b", fill=True),
-                    Line("padding", mean["padding"], "c", fill=True),
-                ),
-            ),
-            over_time(
-                "KV cache in use",
-                "%",
-                end_s,
-                (Line("blocks", 100 * mean["kv_blocks"] / blocks, "a"),),
-                top=100.0,
-            ),
-            over_time(
-                "Requests",
-                "",
-                end_s,
-                (Line("running", mean["running"], "a"), Line("waiting", mean["waiting"], "b")),
-            ),
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _predicted(verdict: Verdict) -> str:
+    """The figures as they are and turned, with the range of the prediction."""
+    rows = ""
+    for name, change in verdict.predicted.items():
+        label, unit = label_text(name)
+        rows += (
+            f'<tr><td>{escape(f"{label}, {unit}" if unit else label)}</td><td class="n">{number(change.before)}</td>'
+            f'<td class="n"><b>{number(change.after)}</b></td>'
+            f'<td class="n">{number(change.low)} to {number(change.high)}</td></tr>'
         )
+    head = '<tr><th>predicted</th><th class="n">as it is</th><th class="n">turned</th><th class="n">range</th></tr>'
+    return f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""
+
+
+def _plots(report: Report) -> str:
+    """The replay as it is beside the turned one, on the same scales, and the latencies of both."""
+    if report.before is None:
+        return ""
+    replays = [("as it is", report.before)] + ([("turned", report.after)] if report.after else [])
+    drawn = [_replay(name, replay, _tops([r for _, r in replays])) for name, replay in replays]
+    rows = "".join(figure for figures in zip(*drawn, strict=True) for figure in figures)
+    grid = f'<div class="pair">{rows}</div>' if len(drawn) == 2 else rows
+    return f"<h2>The replays</h2>{grid}<h2>Latencies</h2>{_latencies(report.before, report.after)}"
+
+
+def _tops(replays: list[Replay]) -> tuple[float, float]:
+    """The highest step and the most requests of any of the replays, in their bins."""
+    tokens = requests = 1.0
+    for replay in replays:
+        mean = _means(replay)[1]
+        if len(mean["running"]):
+            step = mean["decodes"] + mean["prefill_tokens"] + mean["padding"]
+            tokens = max(tokens, float(step.max()))
+            requests = max(requests, float(mean["running"].max()), float(mean["waiting"].max()))
+    return tokens, requests
+
+
+def _means(replay: Replay) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The ends of the bins in seconds, and each column's mean in them."""
+    end_s, index = _bins(replay.log.column("end_s"))
+    return end_s, {name: _mean(replay.log.column(name), index, len(end_s)) for name in _COLUMNS}
+
+
+def _replay(name: str, replay: Replay, tops: tuple[float, float]) -> tuple[str, str, str]:
+    """Each step's composition, the cache and the queue over simulated time, in bins of equal time."""
+    end_s, mean = _means(replay)
+    blocks = max(1, replay.result.kv.blocks if replay.result.kv else 1)
+    return (
+        over_time(
+            f"Tokens of a step, {name}",
+            "",
+            end_s,
+            (
+                Line("decode", mean["decodes"], "a", fill=True),
+                Line("prefill", mean["prefill_tokens"], "b", fill=True),
+                Line("padding", mean["padding"], "c", fill=True),
+            ),
+            top=tops[0],
+        ),
+        over_time(
+            f"KV cache in use, {name}",
+            "%",
+            end_s,
+            (Line("blocks", 100 * mean["kv_blocks"] / blocks, "a"),),
+            top=100.0,
+        ),
+        over_time(
+            f"Requests, {name}",
+            "",
+            end_s,
+            (Line("running", mean["running"], "a"), Line("waiting", mean["waiting"], "b")),
+            top=tops[1],
+        ),
     )
 
 
@@ -128,36 +187,52 @@ def _latencies(before: Replay, after: Replay | None) -> str:
 
 def _alternatives(report: Report) -> str:
     rows = "".join(
-        f"<tr><td>{escape(p.proposal.knob)}</td><td>{escape(str(p.proposal.before))}</td>"
-        f"<td>{escape(str(p.proposal.after))}</td><td>{escape(p.proposal.bottleneck)}</td><td>{p.gain:+.2f}</td>"
+        f"<tr><td><code>{escape(p.proposal.knob)}</code></td><td>{escape(value_text(p.proposal.before))} to "
+        f"{escape(value_text(p.proposal.after))}</td><td>{escape(p.proposal.bottleneck)}</td>"
+        f"<td>{escape(worth_text(p))}</td>"
         f"<td>{escape('; '.join(change_text(n, c) for n, c in p.predicted.items()))}</td></tr>"
         for p in report.alternatives
     )
-    head = "<tr><th>knob</th><th>from</th><th>to</th><th>bottleneck</th><th>gain</th><th>predicted</th></tr>"
-    return f"<h2>Other knobs, replayed</h2><table>{head}{rows}</table>" if rows else ""
+    head = "<tr><th>knob</th><th>turned</th><th>bottleneck</th><th>worth</th><th>predicted</th></tr>"
+    table = f'<div class="wide"><table>{head}{rows}</table></div>'
+    return f"<h2>Other knobs, replayed (best first)</h2>{table}" if rows else ""
 
 
 def _memory(report: Report) -> str:
-    rows = report.memory.get("rows_gib", {})
-    told = [f"{label}: {size:.2f} GiB" for label, size in rows.items()]
-    told += [f"{name}: {value}" for name, value in report.memory.items() if name != "rows_gib"]
-    return _list("Memory", told)
+    source = report.memory.get("source", "")
+    return _list(f"Memory ({source})", memory_lines(report.memory)) if report.memory else ""
 
 
 def _list(title: str, rows: Iterable[str]) -> str:
     items = "".join(f"<li>{escape(row)}</li>" for row in rows)
-    return f"<h2>{title}</h2><ul>{items}</ul>" if items else ""
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>" if items else ""
 
 
 _STYLE = """
-:root { color-scheme: light dark; --a: #1668b8; --b: #d2691e; --c: #888; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.8rem; }
-figure { margin: .6rem 0; } figcaption { font-size: .9rem; } svg { width: 100%; height: auto; }
+:root { color-scheme: light dark; --a: #1668b8; --b: #c8590f; --c: #8a8a8a; --edge: #8884; --soft: #8881; }
+@media (prefers-color-scheme: dark) { :root { --a: #6db3f2; --b: #f0a060; --c: #9a9a9a; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .4rem; text-wrap: balance; }
+h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+p { max-width: 60rem; margin: .5rem 0; }
+.about { opacity: .75; margin: 0; overflow-wrap: anywhere; }
+.marks { display: flex; flex-wrap: wrap; gap: .5rem; margin: .8rem 0; padding: 0; list-style: none; }
+.marks li { border: 1px solid var(--edge); border-radius: 1rem; padding: .05rem .7rem; font-size: .85rem; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; }
+figure { margin: .5rem 0; } figcaption { font-size: .88rem; } svg { width: 100%; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
-table { border-collapse: collapse; font-size: .85rem; } td, th { border: 1px solid #8886; padding: .2rem .5rem; text-align: left; }
-.axis { fill: none; stroke: currentColor; } .line { fill: none; stroke-width: 1.6; } .area { opacity: .75; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+td, th { border-bottom: 1px solid var(--edge); padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+th { font-weight: 600; } code { font-size: .92em; }
+ul { padding-left: 1.2rem; margin: .3rem 0; } li { overflow-wrap: anywhere; }
+.axis { fill: none; stroke: currentColor; stroke-opacity: .5; } .line { fill: none; stroke-width: 1.6; }
 .a { stroke: var(--a); } .b { stroke: var(--b); } .c { stroke: var(--c); }
-.area { stroke: none; } .a.area, .a.dot { fill: var(--a); } .b.area, .b.dot { fill: var(--b); } .c.area { fill: var(--c); }
-.key { margin-left: .8rem; } .key.a { color: var(--a); } .key.b { color: var(--b); } .key.c { color: var(--c); }
+.area { stroke: none; opacity: .8; } .a.area, .a.dot { fill: var(--a); } .b.area, .b.dot { fill: var(--b); }
+.c.area { fill: var(--c); }
+.key { margin-left: .8rem; white-space: nowrap; } .key::before { content: "\25A0\00A0"; }
+.key.a { color: var(--a); } .key.b { color: var(--b); } .key.c { color: var(--c); }
+@media (max-width: 44rem) { .pair { grid-template-columns: 1fr; } }
+@media print { body { max-width: none; font-size: 11px; padding: 0; } figure, table, li { break-inside: avoid; } }
 """

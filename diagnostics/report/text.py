@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..diagnose.model import DEFAULT_AT_FAULT, Change, Proof, Report, Verdict, flag
+from ..diagnose.model import DEFAULT_AT_FAULT, Change, Limit, Proof, Report, Verdict, flag
 
 _NAMES = {
     "output_tokens_per_s": ("output", "tokens/s"),
@@ -31,7 +31,9 @@ def headline(verdict: Verdict) -> str:
     """One line: the knob, its value now and next, and the change it is worth; or why there is none."""
     if verdict.knob is None:
         name = "no knob is wrong" if verdict.confidence != "thin" else "no verdict"
-        if verdict.bottleneck not in ("none",):
+        if verdict.bottleneck == "kv_does_not_fit":
+            name = "it does not start"
+        elif verdict.bottleneck != "none":
             name = f"no knob is wrong ({verdict.bottleneck})"
         return f"{name}: {verdict.why}"
     verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(
@@ -40,7 +42,7 @@ def headline(verdict: Verdict) -> str:
     best = _best(verdict.predicted)
     told = f": {change_text(*best)}" if best else ""
     return (
-        f"{verb} {verdict.knob} ({flag(verdict.knob)}) from {_value(verdict.before)} to {_value(verdict.after)}{told} "
+        f"{verb} {verdict.knob} ({flag(verdict.knob)}) from {value_text(verdict.before)} to {value_text(verdict.after)}{told} "
         f"[{verdict.bottleneck}, {verdict.confidence}]"
     )
 
@@ -53,7 +55,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"bottleneck: {verdict.bottleneck}; default at fault: {DEFAULT_AT_FAULT.get(verdict.bottleneck, 'none')}"
     if verdict.knob is not None:
         yield f"why: {verdict.why}."
-        yield f"how: {_spelled(verdict)}"
+        yield f"how: {spelled(verdict)}"
     if verdict.advice:
         yield f"also: {verdict.advice}."
     if verdict.predicted:
@@ -62,14 +64,54 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"  {change_text(name, change)}"
     yield from _section("contradictions", report.contradictions)
     yield from _alternatives(report.alternatives)
-    yield from _section(
-        "limits",
-        [f"{limit.name}: {number(limit.value)} {limit.unit}: {limit.why}" for limit in report.limits],
-    )
+    yield from _section("limits", limit_lines(report.limits))
     yield from _memory(report.memory)
     yield from _section("evidence used", report.evidence)
     yield from _section("assumptions", report.assumptions)
     yield from _section("flags", [f"{f['code']} {f['severity']}: {f['message']}" for f in report.flags])
+
+
+_LIMITS = {
+    "tpot_floor_ms": "no token comes faster than {} ms",
+    "ttft_floor_ms": "no first token comes sooner than {} ms",
+    "weights_read_ms": "reading the weights takes {} ms",
+    "sequences_held": "{} sequences fit at once",
+    "output_ceiling_tokens_per_s": "no more than about {} output tokens/s",
+    "speculation_pays_up_to": "speculation pays up to {} sequences at once",
+}
+
+
+def limit_lines(limits: Sequence[Limit]) -> list[str]:
+    """Floors and ceilings a line each; then where the steps' time goes and who waits for what, in a line each."""
+    lines = []
+    shares, waits = [], []
+    for limit in limits:
+        if limit.name.startswith("step_share_"):
+            shares.append(f"{limit.name.removeprefix('step_share_').replace('_', ' ')} {limit.value:.0%}")
+        elif limit.name.startswith("waiting_"):
+            waits.append(f"{limit.value:.0%} of the time {limit.why.partition(': ')[2]}")
+        else:
+            told = _LIMITS.get(limit.name, f"{limit.name}: {{}} {limit.unit}").format(number(limit.value))
+            lines.append(f"{told}: {limit.why}")
+    if shares:
+        lines.append(f"a step's time goes to {', '.join(shares)}")
+    if waits:
+        lines.append(f"somebody waits: {'; '.join(waits)}")
+    return lines
+
+
+def memory_lines(memory: Mapping[str, Any]) -> list[str]:
+    """Where the device's memory goes, and what the cache holds."""
+    rows = [f"{label}: {size:.2f} GiB" for label, size in memory.get("rows_gib", {}).items() if size]
+    if tokens := memory.get("kv_tokens"):
+        each = f" at {memory['bytes_per_token'] / 1024:.0f} KiB each" if "bytes_per_token" in memory else ""
+        rows.append(f"the cache holds {tokens:,} tokens{each}")
+    if concurrency := memory.get("max_concurrency"):
+        rows.append(f"that is {concurrency:g} requests of max_model_len")
+    if missing := memory.get("missing_gib"):
+        rows.append(f"{missing:.2f} GiB are missing")
+    known = ("rows_gib", "source", "kv_tokens", "bytes_per_token", "max_concurrency", "missing_gib", "fits")
+    return rows + [f"{name}: {value}" for name, value in memory.items() if name not in known]
 
 
 def _source(report: Report) -> str:
@@ -83,7 +125,7 @@ def _source(report: Report) -> str:
     return f"two replays of the scheduler, as it is and turned, with {how}"
 
 
-def _spelled(verdict: Verdict) -> str:
+def spelled(verdict: Verdict) -> str:
     """The option as a command line takes it."""
     assert verdict.knob is not None
     name = flag(verdict.knob)
@@ -115,11 +157,17 @@ def _better(name: str, change: Change) -> bool:
     return change.after < change.before if falls else change.after > change.before
 
 
+def label_text(name: str) -> tuple[str, str]:
+    """A predicted figure's name and unit as a reader sees them."""
+    return _NAMES.get(name, (name, ""))
+
+
 def change_text(name: str, change: Change) -> str:
     """`output 54 to 310 tokens/s (range 217 to 403)`."""
-    label, unit = _NAMES.get(name, (name, ""))
+    label, unit = label_text(name)
+    unit = f" {unit}" if unit else ""
     return (
-        f"{label} {number(change.before)} to {number(change.after)} {unit} "
+        f"{label} {number(change.before)} to {number(change.after)}{unit} "
         f"(range {number(change.low)} to {number(change.high)})"
     )
 
@@ -131,7 +179,8 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A knob's value as a reader sees it."""
     return (
         {True: "on", False: "off", None: "unset"}.get(value, str(value))
         if isinstance(value, bool | None)
@@ -146,18 +195,20 @@ def _alternatives(proofs: tuple[Proof, ...]) -> Iterator[str]:
     yield "other knobs, replayed (best first):"
     for proof in proofs:
         told = proof.proposal
-        verdict = "gains" if proof.gain > 0.03 else "loses" if proof.gain < -0.03 else "nothing to gain"
+        verdict = worth_text(proof)
         best = _best(proof.predicted)
         shown = f"; {change_text(*best)}" if best and verdict == "gains" else ""
-        yield f"  {told.knob} {_value(told.before)} to {_value(told.after)} ({told.bottleneck}): {verdict}{shown}"
+        yield f"  {told.knob} {value_text(told.before)} to {value_text(told.after)} ({told.bottleneck}): {verdict}{shown}"
+
+
+def worth_text(proof: Proof) -> str:
+    """Whether a turn gains, in a word or three."""
+    return "gains" if proof.gain > 0.03 else "loses" if proof.gain < -0.03 else "nothing to gain"
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
-    if not memory:
-        return
-    rows = [f"{label}: {size:.2f} GiB" for label, size in memory.get("rows_gib", {}).items()]
-    rows += [f"{name}: {value}" for name, value in memory.items() if name not in ("rows_gib", "source")]
-    yield from _section(f"memory ({memory['source']})", rows)
+    if memory:
+        yield from _section(f"memory ({memory['source']})", memory_lines(memory))
 
 
 def _section(title: str, rows: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,6 +67,21 @@ def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, A
         "async_scheduling": release >= (0, 14),
     }
     return {name: value for name, value in defaults.items() if values.get(name) is None}
+
+
+def captured_batches(
+    max_num_seqs: int, sizes: Sequence[int] | None = None, limit: int | None = None
+) -> list[int]:
+    """Batches that vLLM captures as graphs, ascending; [0] for none.
+
+    1, 2, 4, every 8 up to 256 and every 16 beyond, up to the smaller of 512 and twice `max_num_seqs`, or up to
+    `limit` (max_cudagraph_capture_size); `sizes` replaces them (config/vllm.py of 0.12.0 and 0.33.0).
+    """
+    if sizes:
+        return sorted(int(size) for size in sizes)
+    top = min(2 * max_num_seqs, 512) if limit is None else limit
+    grid = [1, 2, 4, *range(8, 257, 8), *range(272, top + 1, 16)]
+    return [size for size in grid if size <= top] or [0]
 
 
 def watermark(engine: EngineKind) -> float | None:

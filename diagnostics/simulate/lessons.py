@@ -106,11 +106,11 @@ def _occupancy(log: StepLog) -> float:
     return float(np.average(decodes[plain], weights=took[plain])) if plain.any() else 0.0
 
 
-def fragmentation() -> Lesson:
-    """Reserving the longest length for everyone against paging, over 1,000 requests."""
+def fragmentation(requests: int = 1000) -> Lesson:
+    """Reserving the longest length for everyone against paging, over 1,000 requests or so many."""
     load = load_workload(
         {
-            "arrival": {"kind": "closed", "concurrency": 256, "requests": 1000},
+            "arrival": {"kind": "closed", "concurrency": 256, "requests": requests},
             "input_tokens": 32,
             "output_tokens": {"normal": {"mean": 1500, "std": 600}, "min": 16, "max": 8000},
             "seed": 1,
@@ -141,7 +141,7 @@ def fragmentation() -> Lesson:
         )
     return Lesson(
         "What reserving memory wastes",
-        f"{MODEL} on {DEVICE} at half its memory, 1,000 requests of mean 1,500 and deviation 600 tokens, seed 1",
+        f"{MODEL} on {DEVICE} at half its memory, {requests:,} requests of mean 1,500 and deviation 600 tokens, seed 1",
         ("cache", "blocks", "slots without a token", "running", "output tok/s", "evictions"),
         tuple(rows),
         (

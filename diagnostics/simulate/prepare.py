@@ -27,7 +27,7 @@ from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
 from ..results import Targets
 from .clients import Frontend
-from .engines import EngineKind, vllm_defaults, watermark
+from .engines import EngineKind, captured_batches, vllm_defaults, watermark
 from .replay import Replay, Setup, replay
 
 
@@ -227,7 +227,7 @@ def step_cost(
         kv_cache_dtype=given["kv_cache_dtype"],
         enable_expert_parallel=bool(given["enable_expert_parallel"]),
         enforce_eager=bool(given["enforce_eager"]),
-        max_graph_size=0 if hardware.device_type == "cpu" else 512,
+        max_graph_size=0 if hardware.device_type == "cpu" else _largest_graph(given, foreign),
         async_scheduling=bool(given["async_scheduling"]),
         sorted_sampling=hardware.device_type != "cpu"
         and given["generation_config"] != "vllm"
@@ -238,6 +238,18 @@ def step_cost(
     if not speculation:
         return target
     return _speculative(target, dict(speculation), hardware, settings, assumptions)
+
+
+def _largest_graph(given: Mapping[str, Any], foreign: Mapping[str, Any]) -> int:
+    """The largest batch replayed from a graph; both engines capture `max_num_seqs` itself where nobody limits it."""
+    compiled = foreign.get("compilation_config")
+    nested = compiled if isinstance(compiled, Mapping) else {}
+    sizes = given["cudagraph_capture_sizes"] or nested.get("cudagraph_capture_sizes")
+    limit = given["max_cudagraph_capture_size"]
+    limit = nested.get("max_cudagraph_capture_size") if limit is None else limit
+    if not sizes and limit is None:
+        return 512
+    return captured_batches(given["max_num_seqs"], sizes, limit)[-1]
 
 
 def _speculative(

@@ -182,3 +182,23 @@ def test_a_log_without_a_known_line_is_refused(tmp_path) -> None:
     lambda line: st.integers(0, len(line)).map(lambda cut: line[:cut])), max_size=6))  # fmt: skip
 def test_damaged_lines_never_crash(lines: list[str]) -> None:
     assert isinstance(read_log_lines(lines, "log"), Evidence)
+
+
+def test_sglang_retractions_are_preemptions_and_add_up() -> None:
+    evidence = read_log_lines(
+        [
+            "[2025-11-07 15:45:28] KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: 0.1 -> 0.7",
+            "[2025-11-07 15:45:31] KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_token_ratio: 0.2 -> 0.8",
+        ],
+        "log",
+    )
+    event = evidence.event("preempted")
+    assert event is not None
+    assert event.numbers == {"total": 5.0}
+
+
+def test_sglang_tells_whether_a_step_ran_from_a_graph() -> None:
+    line = "Decode batch, #running-req: {}, token usage: 0.1, cuda graph: {}, gen throughput (token/s): 100.0, #queue-req: 0"
+    evidence = read_log_lines([line.format(32, True), line.format(64, False)], "log")
+    assert evidence.series("graphs") == [1.0, 0.0]
+    assert evidence.event("no_graph") is not None

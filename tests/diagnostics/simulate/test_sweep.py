@@ -15,6 +15,7 @@ from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import Prepared, prepare
 from camshaft.diagnostics.simulate.devices import device_for
+from camshaft.diagnostics.simulate.lessons import fragmentation
 from camshaft.diagnostics.simulate.sweep import knob, parse_sweep, policies, until_saturation
 
 LOAD = load_workload(
@@ -151,3 +152,15 @@ def test_the_lesson_of_the_gap_shows_what_it_says() -> None:
     assert static > 1.3 * continuous
     assert lost == pytest.approx(static - continuous, abs=0.05)
     assert max(("prefill", "full decode", "tail"), key=lambda part: rows[part][2]) == "tail"
+
+
+def test_the_lesson_of_fragmentation_shows_what_reserving_wastes() -> None:
+    """Slots for 8,192 tokens that hold 32 and up to 1,500: four fifths and more are empty; of a page, half at most."""
+    told = fragmentation(requests=300)
+    waste = {row[0]: float(row[2].rstrip("%")) for row in told.rows}
+    rate = {row[0]: row[4] for row in told.rows}
+    assert waste["reserved at 8,192"] > 80
+    assert waste["paged by 16"] < 2
+    assert waste["paged by 1"] <= waste["paged by 16"] < waste["paged by 256"] < waste["reserved at 8,192"]
+    assert rate["paged by 16"] > 2 * rate["reserved at 8,192"]
+    assert "reserving wastes" in told.conclusions[0]
