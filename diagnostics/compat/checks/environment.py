@@ -11,7 +11,7 @@ from ..parsing.parser import arity
 from ..releases.table import Flag
 from ..releases.versions import parse
 from .context import Context
-from .findings import Finding
+from .findings import Edit, Finding
 from .names import known_name
 
 # What only the build, or a Kubernetes service of that name, sets.
@@ -86,8 +86,19 @@ def _refused(context: Context, setting: EnvSetting) -> Finding | None:
                 fix=f"Unset {setting.name}.",
                 evidence=f"{context.target} {record.evidence}",
                 stops=True,
+                edits=_dropped(context, setting),
             )
     return None
+
+
+def _dropped(context: Context, setting: EnvSetting) -> tuple[Edit, ...]:
+    """The edit that takes a variable out, where its text can be cut out and nothing else there uses it.
+
+    The option that replaces it changes what the server does, and is for a person to write.
+    """
+    if setting.source is None or _is_expanded(context, setting.name):
+        return ()
+    return (Edit("unset", setting.name),)
 
 
 def _instead(context: Context, setting: EnvSetting) -> str:
@@ -130,6 +141,7 @@ def _ineffective(context: Context, setting: EnvSetting) -> Finding:
         place=setting.place,
         env=(setting.name,),
         fix=_instead(context, setting),
+        edits=_dropped(context, setting),
         evidence=f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}",
     )
 

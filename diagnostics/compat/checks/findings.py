@@ -16,7 +16,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 class Edit(msgspec.Struct, frozen=True):
     """One change `--fix` makes: drop, rename or set an option.
 
-    `flag` is the canonical spelling ("--swap-space"); `kind` says what happens to it. For "set" and
+    `flag` is the canonical spelling ("--swap-space"), or an environment variable's name; `kind` says what happens to it. For "set" and
     "rename" `value` is the new value (None keeps the old one; True stands for a bare flag).
     """
 

@@ -14,6 +14,16 @@ from ..checks.findings import Edit, Result
 from ..inputs.base import Configuration, Entry, Source, UnreadableInput, Word
 from ..inputs.read import COMMAND_LINE, read_command, read_text
 from ..releases.versions import parse
+from .cut import (
+    Replacement,
+    applied,
+    block_item_span,
+    cut_key,
+    cut_variable,
+    flow_item_span,
+    is_block_item,
+    shell_span,
+)
 from .settings import edit_settings
 
 
@@ -58,18 +68,20 @@ def plan(configuration: Configuration, result: Result, unsafe: bool = False) -> 
         (chosen if edit.safe or unsafe else made.left).append(edit)
     settings = [edit for edit in chosen if _target(context, edit) == "settings"]
     words = [edit for edit in chosen if _target(context, edit) == "words"]
-    if settings and configuration.entries:
+    cuts = _cut_variables(configuration, [edit for edit in chosen if _target(context, edit) == "environment"])
+    if configuration.typed:
+        cuts += _cut_keys(context, settings)
+    elif settings and configuration.entries:
         source = configuration.entries[0].source
         keys = {edit.flag: _keys(context, edit.flag) for edit in settings}
         made.texts[source.name] = (source.text, edit_settings(source, settings, keys))
-        made.applied += settings
-    if words:
-        for name, texts in _edit_words(context, words).items():
+    if words or cuts:
+        for name, texts in _edit_words(context, words, cuts).items():
             if name in made.texts:
                 raise CannotFix(f"{name} holds settings and commands; edit it by hand")
             made.texts[name] = texts
-        made.applied += words
     made.texts = {name: texts for name, texts in made.texts.items() if texts[0] != texts[1]}
+    made.applied = [edit for edit in chosen if _target(context, edit) != "nothing"]
     _verify(configuration, result, made)
     return made
 
@@ -91,11 +103,13 @@ def _verify(configuration: Configuration, result: Result, made: Plan) -> None:
         raise CannotFix(f"{name}: the edited text would not hold the same server; edit it by hand")
     after = check(again, engine=result.engine, start=None, target=parse(result.target))
     fixed = {
-        (f.code, f.flags) for f in result.findings if f.edits and all(e in made.applied for e in f.edits)
+        (f.code, f.flags, f.env)
+        for f in result.findings
+        if f.edits and all(e in made.applied for e in f.edits)
     }
-    left = fixed & {(finding.code, finding.flags) for finding in after.findings}
+    left = fixed & {(finding.code, finding.flags, finding.env) for finding in after.findings}
     if left:
-        flags = ", ".join(sorted({flag for _, names in left for flag in names}))
+        flags = ", ".join(sorted({name for _, flags, env in left for name in (*flags, *env)}))
         raise CannotFix(
             f"{name}: {flags} cannot be fixed without breaking the text around it; edit it by hand"
         )
@@ -111,7 +125,9 @@ def _ordered(edits: Sequence[Edit]) -> list[Edit]:
 
 
 def _target(context: Context, edit: Edit) -> str:
-    """Whether an edit belongs to the settings file or to the command's words."""
+    """Whether an edit belongs to the settings file, to the command's words or to the environment."""
+    if not edit.flag.startswith("-"):
+        return "environment"
     origins = _origins(context, edit.flag)
     if origins:
         return "settings" if isinstance(origins[0][0], Entry) else "words"
@@ -142,11 +158,27 @@ def _keys(context: Context, flag: str) -> list[str]:
     return list(dict.fromkeys(o.key for use in _origins(context, flag) for o in use if isinstance(o, Entry)))
 
 
-Replacement = tuple[int, int, str]
+Cut = tuple[Source, int, int]
 
 
-def _edit_words(context: Context, edits: list[Edit]) -> dict[str, tuple[str, str]]:
-    """New texts by source name, after dropping, renaming and setting options of a command."""
+def _cut_variables(configuration: Configuration, edits: list[Edit]) -> list[Cut]:
+    settings = [configuration.env[edit.flag] for edit in edits]
+    return [(setting.source, *cut_variable(setting)) for setting in settings if setting.source is not None]
+
+
+def _cut_keys(context: Context, edits: list[Edit]) -> list[Cut]:
+    """The keys of a chart's settings to take out; other changes of such keys are for a person to make."""
+    cuts: list[Cut] = []
+    for edit in edits:
+        entries = [o for use in _origins(context, edit.flag) for o in use if isinstance(o, Entry)]
+        if edit.kind != "unset" or any(entry.end == 0 for entry in entries):
+            raise CannotFix(f"{edit.flag} stands among a chart's settings; edit it by hand")
+        cuts += [(entry.source, *cut_key(entry.source.text, entry.start, entry.end)) for entry in entries]
+    return cuts
+
+
+def _edit_words(context: Context, edits: list[Edit], cuts: list[Cut]) -> dict[str, tuple[str, str]]:
+    """New texts by source name, after making `cuts` and dropping, renaming and setting options of a command."""
     changes: dict[str, list[Replacement]] = {}
     sources: dict[str, Source] = {}
 
@@ -154,6 +186,8 @@ def _edit_words(context: Context, edits: list[Edit]) -> dict[str, tuple[str, str
         sources[source.name] = source
         changes.setdefault(source.name, []).append(replacement)
 
+    for source, start, end in cuts:
+        note(source, (start, end, ""))
     for edit in edits:
         uses = [[o for o in use if isinstance(o, Word)] for use in _origins(context, edit.flag)]
         uses = [use for use in uses if use]
@@ -165,25 +199,7 @@ def _edit_words(context: Context, edits: list[Edit]) -> dict[str, tuple[str, str
                 _drop(use, note)
             elif edit.to is not None:
                 _rename(use, edit, note)
-    return {
-        name: (sources[name].text, _applied(sources[name].text, found)) for name, found in changes.items()
-    }
-
-
-def _applied(text: str, replacements: list[Replacement]) -> str:
-    """The text with replacements made from the end to the front; overlapping ones are merged by dropping the inner."""
-    done = len(text) + 1
-    joined: dict[tuple[int, int], str] = {}
-    for start, end, new in dict.fromkeys(replacements):
-        joined[start, end] = joined.get((start, end), "") + new
-    for (start, end), new in sorted(joined.items(), reverse=True):
-        if end > done:
-            end = done
-        if start > end:
-            continue
-        text = text[:start] + new + text[end:]
-        done = start
-    return text
+    return {name: (sources[name].text, applied(sources[name].text, found)) for name, found in changes.items()}
 
 
 def _rename(use: list[Word], edit: Edit, note: Callable[[Source, Replacement], None]) -> None:
@@ -208,13 +224,13 @@ def _drop(use: list[Word], note: Callable[[Source, Replacement], None]) -> None:
     for group in _contiguous(use):
         first, last = group[0], group[-1]
         source = first.source
-        if first.style == "item" and _is_block_item(source.text, first.start):
+        if first.style == "item" and is_block_item(source.text, first.start):
             for word in group:
-                note(source, (*_block_item_span(source.text, word.start, word.end), ""))
+                note(source, (*block_item_span(source.text, word.start, word.end), ""))
         elif first.style == "item":
-            note(source, (*_flow_item_span(source.text, first.start, last.end), ""))
+            note(source, (*flow_item_span(source.text, first.start, last.end), ""))
         else:
-            note(source, (*_shell_span(source.text, first.start, last.end), ""))
+            note(source, (*shell_span(source.text, first.start, last.end), ""))
 
 
 def _contiguous(use: list[Word]) -> list[list[Word]]:
@@ -228,54 +244,6 @@ def _contiguous(use: list[Word]) -> list[list[Word]]:
                 continue
         groups.append([word])
     return groups
-
-
-def _shell_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """What to cut so that no blank, and no empty continued line, is left behind."""
-    left, right = start, end
-    while left > 0 and text[left - 1] in " \t":
-        left -= 1
-    after = right
-    while after < len(text) and text[after] in " \t":
-        after += 1
-    at_line_start = left == 0 or text[left - 1] == "\n"
-    if at_line_start and text[after : after + 2] == "\\\n":
-        return left, after + 2
-    if at_line_start and left > 0 and (after >= len(text) or text[after] == "\n"):
-        back = left - 1
-        if text[:back].endswith("\\"):
-            back = len(text[: back - 1].rstrip(" \t"))
-        return back, right
-    if left == 0 or text[left - 1] in "\"'(":
-        return start, after
-    return left, right
-
-
-def _is_block_item(text: str, start: int) -> bool:
-    """Whether a list item stands on a line of its own behind a dash."""
-    return text[text.rfind("\n", 0, start) + 1 : start].strip() == "-"
-
-
-def _block_item_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """A list item with its dash and its line."""
-    newline = text.find("\n", end)
-    return text.rfind("\n", 0, start) + 1, len(text) if newline < 0 else newline + 1
-
-
-def _flow_item_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Items of a list on one line, with one comma."""
-    after = end
-    while after < len(text) and text[after] in " \t\n":
-        after += 1
-    if text[after : after + 1] == ",":
-        after += 1
-        while after < len(text) and text[after] in " \t":
-            after += 1
-        return start, after
-    before = start
-    while before > 0 and text[before - 1] in " \t\n":
-        before -= 1
-    return (before - 1, end) if text[before - 1 : before] == "," else (start, end)
 
 
 def _set(
@@ -295,7 +263,7 @@ def _set(
     text = last.source.text
     if last.style == "item":
         item = option if value is None else f"{option}={value}"
-        block = _is_block_item(text, last.start)
+        block = is_block_item(text, last.start)
         separator = "\n" + text[text.rfind("\n", 0, last.start) + 1 : last.start] if block else ", "
         note(last.source, (last.end, last.end, separator + _yaml_quoted(item, block)))
         return

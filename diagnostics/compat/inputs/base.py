@@ -51,7 +51,10 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One top-level key of a `--config` YAML file, with its decoded value; what only a run could tell is `opaque`."""
+    """One top-level key of a `--config` YAML file, with its decoded value; what only a run could tell is `opaque`.
+
+    In a manifest, `start:end` is the text of the key and its value.
+    """
 
     key: str
     value: Any
@@ -59,14 +62,23 @@ class Entry(msgspec.Struct, frozen=True):
     source: Source
     value_place: Place
     opaque: bool = False
+    start: int = 0
+    end: int = 0
 
 
 class EnvSetting(msgspec.Struct, frozen=True):
-    """One environment variable the server would see; `value` is None where it cannot be known."""
+    """One environment variable the server would see; `value` is None where it cannot be known.
+
+    `start:end` of `source` is the text that sets it and nothing else; without a source no fix can cut it out.
+    """
 
     name: str
     value: str | None
     place: Place
+    source: Source | None = None
+    start: int = 0
+    end: int = 0
+    style: Literal["shell", "item", "key"] = "shell"
 
 
 class Configuration(msgspec.Struct):

@@ -114,7 +114,8 @@ def _find_container(words: Sequence[Word]) -> Container | None:
         given = value if equals else (words[index + 1].text if takes_value else "")
         if name in ("-e", "--env") and "=" in given:
             key, _, text = given.partition("=")
-            env.append(EnvSetting(key, text, words[index + takes_value].place))
+            last = words[index + takes_value]
+            env.append(EnvSetting(key, text, last.place, *_extent(word, last)))
         if name == "--entrypoint":
             entry = given
         index += 2 if takes_value else 1
@@ -129,8 +130,15 @@ def docker_env(words: Sequence[Word]) -> list[EnvSetting]:
         given = value if equals else (words[index + 1].text if index + 1 < len(words) else "")
         if name in ("-e", "--env") and "=" in given:
             key, _, text = given.partition("=")
-            found.append(EnvSetting(key, text, word.place))
+            last = word if equals else words[index + 1]
+            found.append(EnvSetting(key, text, word.place, *_extent(word, last)))
     return found
+
+
+def _extent(first: Word, last: Word) -> tuple[Source | None, int, int]:
+    """Where words stand that set a variable, if one cut takes them out."""
+    plain = first.style == last.style == "shell" and first.source is last.source and first.start <= last.start
+    return (first.source, first.start, last.end) if plain else (None, 0, 0)
 
 
 class CommandReader:
@@ -169,12 +177,13 @@ class CommandReader:
             return
         head = command[index].literal
         if head in ("export", "declare", "local", "readonly", "typeset", "set"):
-            self._builtin(head, command[index + 1 :])
+            self._builtin(command[index], command[index + 1 :])
             return
         words = [word for raw in command[index:] for word in self.shell.expand(raw)]
         self._words(words, env, depth)
 
-    def _builtin(self, head: str, rest: list[RawWord]) -> None:
+    def _builtin(self, statement: RawWord, rest: list[RawWord]) -> None:
+        head = statement.literal
         flags = [word.literal for word in rest if word.literal.startswith("-")]
         if head == "set":
             self.shell.export_all = self.shell.export_all or any("a" in flag for flag in flags)
@@ -182,7 +191,7 @@ class CommandReader:
         exports = head == "export" or any("x" in flag for flag in flags)
         for word in rest:
             if ASSIGNMENT.match(word.literal):
-                self.shell.assign(word, export=exports)
+                self.shell.assign(word, exports, statement.start if len(rest) == 1 else None)
             elif exports and not word.literal.startswith("-"):
                 self.shell.export(word.literal, word.start)
 
@@ -247,7 +256,8 @@ def env_words(words: Sequence[Word]) -> list[EnvSetting]:
     for word in words:
         match = ASSIGNMENT.match(word.text)
         if match and not match.group(1):
-            found.append(EnvSetting(match.group()[:-1], word.text[match.end() :], word.place))
+            name, value = match.group()[:-1], word.text[match.end() :]
+            found.append(EnvSetting(name, value, word.place, *_extent(word, word)))
     return found
 
 

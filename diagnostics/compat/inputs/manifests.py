@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
+import msgspec
 import yaml
 
 from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
@@ -103,7 +105,7 @@ class ManifestReader:
             node = nodes.get(key)
             if isinstance(node, yaml.MappingNode):
                 for name, key_node, value in self.tree.items(node):
-                    env[str(name)] = EnvSetting(str(name), _text(value), self.tree.place(key_node))
+                    env[str(name)] = self._variable(str(name), _text(value), key_node, value, "key")
             elif isinstance(node, yaml.SequenceNode):
                 for item in node.value:
                     setting = self._env_item(item)
@@ -114,12 +116,20 @@ class ManifestReader:
     def _env_item(self, item: yaml.Node) -> EnvSetting | None:
         if isinstance(item, yaml.ScalarNode) and "=" in item.value:
             name, _, value = item.value.partition("=")
-            return EnvSetting(name, value, self.tree.place(item))
+            return self._variable(name, value, item, item, "item")
         name_node = self.tree.get(item, "name")
         if not isinstance(name_node, yaml.ScalarNode):
             return None
         value_node = self.tree.get(item, "value")
-        return EnvSetting(name_node.value, _text(value_node), self.tree.place(name_node))
+        last = max((value for _, _, value in self.tree.items(item)), key=self.tree.end)
+        setting = self._variable(name_node.value, _text(value_node), item, last, "item")
+        return msgspec.structs.replace(setting, place=self.tree.place(name_node))
+
+    def _variable(
+        self, name: str, value: str | None, first: yaml.Node, last: yaml.Node, style: Literal["item", "key"]
+    ) -> EnvSetting:
+        start, end = self.tree.start(first), self.tree.end(last)
+        return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, style)
 
     def _from_command(
         self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None, under: str
@@ -254,6 +264,8 @@ class ManifestReader:
                     self.tree.place(key_node),
                     self.tree.source,
                     self.tree.place(value),
+                    start=self.tree.start(key_node),
+                    end=self.tree.end(value),
                 )
             )
         return entries
@@ -289,9 +301,11 @@ def read_dockerfile(source: Source, label: str) -> list[Configuration]:
             pairs = [w for w in words if "=" in w.text]
             for word in pairs:
                 name, _, value = word.text.partition("=")
-                env[name] = EnvSetting(name, value, word.place)
+                start, end = (match.start(), match.end()) if len(pairs) == 1 else (word.start, word.end)
+                env[name] = EnvSetting(name, value, word.place, source, start, end)
             if not pairs and len(words) > 1:
-                env[words[0].text] = EnvSetting(words[0].text, words[1].text, words[0].place)
+                name, value = words[0].text, words[1].text
+                env[name] = EnvSetting(name, value, words[0].place, source, match.start(), match.end())
         else:
             parts[kind] = words
     words = parts.get("ENTRYPOINT", []) + parts.get("CMD", [])

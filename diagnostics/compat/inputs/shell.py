@@ -258,8 +258,8 @@ class Shell(msgspec.Struct):
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
 
-    def assign(self, word: RawWord, export: bool) -> None:
-        """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`."""
+    def assign(self, word: RawWord, export: bool, begin: int | None = None) -> None:
+        """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`; `begin` is where its statement begins, if it is alone."""
         match = ASSIGNMENT.match(word.literal)
         if match is None:
             return
@@ -276,7 +276,10 @@ class Shell(msgspec.Struct):
             self.variables[name] = previous + chars
         if export or self.export_all or name in self.exported:
             value = None if opaque else "".join(c for c, _ in self.variables[name])
-            self.exported[name] = EnvSetting(name, value, self.source.place(word.start))
+            start = word.start if begin is None else begin
+            self.exported[name] = EnvSetting(
+                name, value, self.source.place(word.start), self.source, start, word.end
+            )
 
     def export(self, name: str, offset: int) -> None:
         """Mark a variable as seen by the commands that follow."""
@@ -291,7 +294,8 @@ class Shell(msgspec.Struct):
             return None
         chars, opaque = self._value(word, match.end())
         value = None if opaque else "".join(c for c, _ in chars)
-        return EnvSetting(match.group().rstrip("=").rstrip("+"), value, self.source.place(word.start))
+        name, place = match.group().rstrip("=").rstrip("+"), self.source.place(word.start)
+        return EnvSetting(name, value, place, self.source, word.start, word.end)
 
     def _value(self, word: RawWord, skip: int) -> tuple[list[Char], bool]:
         first = word.pieces[0]

@@ -1,0 +1,96 @@
+"""What to cut out of a text so that nothing of an option or a variable is left: blanks, commas, dashes, lines."""
+
+from __future__ import annotations
+
+import re
+
+from ..inputs.base import EnvSetting
+
+Replacement = tuple[int, int, str]
+
+
+def applied(text: str, replacements: list[Replacement]) -> str:
+    """The text with replacements made from the end to the front; overlapping ones are merged by dropping the inner."""
+    done = len(text) + 1
+    joined: dict[tuple[int, int], str] = {}
+    for start, end, new in dict.fromkeys(replacements):
+        joined[start, end] = joined.get((start, end), "") + new
+    for (start, end), new in sorted(joined.items(), reverse=True):
+        if end > done:
+            end = done
+        if start > end:
+            continue
+        text = text[:start] + new + text[end:]
+        done = start
+    return text
+
+
+def shell_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """What to cut so that no blank, and no empty continued line, is left behind."""
+    left, right = start, end
+    while left > 0 and text[left - 1] in " \t":
+        left -= 1
+    after = right
+    while after < len(text) and text[after] in " \t":
+        after += 1
+    at_line_start = left == 0 or text[left - 1] == "\n"
+    if at_line_start and text[after : after + 2] == "\\\n":
+        return left, after + 2
+    if at_line_start and left > 0 and (after >= len(text) or text[after] == "\n"):
+        back = left - 1
+        if text[:back].endswith("\\"):
+            back = len(text[: back - 1].rstrip(" \t"))
+        return back, right
+    if left == 0 or text[left - 1] in "\"'(":
+        return start, after
+    return left, right
+
+
+def is_block_item(text: str, start: int) -> bool:
+    """Whether a list item stands on a line of its own behind a dash."""
+    return text[text.rfind("\n", 0, start) + 1 : start].strip() == "-"
+
+
+def block_item_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """A list item with its dash and its line."""
+    newline = text.find("\n", end)
+    return text.rfind("\n", 0, start) + 1, len(text) if newline < 0 else newline + 1
+
+
+def flow_item_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Items of a list on one line, with one comma."""
+    after = end
+    while after < len(text) and text[after] in " \t\n":
+        after += 1
+    if text[after : after + 1] == ",":
+        after += 1
+        while after < len(text) and text[after] in " \t":
+            after += 1
+        return start, after
+    before = start
+    while before > 0 and text[before - 1] in " \t\n":
+        before -= 1
+    return (before - 1, end) if text[before - 1 : before] == "," else (start, end)
+
+
+def cut_key(text: str, start: int, end: int) -> tuple[int, int]:
+    """What to cut so that a key is gone from a mapping, with its line when it has one of its own."""
+    alone = not text[text.rfind("\n", 0, start) + 1 : start].strip()
+    return block_item_span(text, start, end) if alone else flow_item_span(text, start, end)
+
+
+def cut_variable(setting: EnvSetting) -> tuple[int, int]:
+    """What to cut so that an environment variable is no longer set."""
+    assert setting.source is not None  # the caller checked
+    text = setting.source.text
+    if setting.style == "shell":
+        statement = not text.startswith(setting.name, setting.start)  # `export X=1`, not `X=1 command`
+        joined = re.match(r"[ \t]*(?:&&|;)[ \t]*", text[setting.end :])
+        if statement and joined:
+            return setting.start, setting.end + joined.end()
+        return shell_span(text, setting.start, setting.end)
+    if setting.style == "key":
+        return cut_key(text, setting.start, setting.end)
+    if is_block_item(text, setting.start):
+        return block_item_span(text, setting.start, setting.end)
+    return flow_item_span(text, setting.start, setting.end)
