@@ -89,14 +89,14 @@ def machine_sheet(
 def with_trial(
     sheet: dict[str, Any], shape: ModelShape, dtype: str, steps: Sequence[ServedStep]
 ) -> dict[str, Any]:
-    """The sheet with what steps that were served after it was fitted show: its error, and their scatter."""
+    """The sheet with what served steps show, in their order: its error, and their scatter."""
     cost = StepCost(shape, msgspec.convert(sheet, Hardware), cpu_settings(dtype))
     decodes, chunks = ratios(steps, cost)
     band = {
         **sheet["error_band"],
         "tpot_percent": _band(decodes),
         "ttft_percent": _band(chunks),
-        "source": f"mean error over {len(steps)} steps of a small load served right after the calibration",
+        "source": f"mean error over {len(steps)} steps of a small load served before and after the calibration",
     }
     scatter = jitter(decodes, chunks)
     return {**sheet, "error_band": band, **({"jitter": scatter} if scatter else {})}

@@ -20,12 +20,13 @@ from ..bench.offline import drive
 from .neighbours import Neighbours
 from .step import StepCost
 
-REQUESTS, AT_ONCE = 24, 8
+REQUESTS, AT_ONCE = 16, 8
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 64  # at most
 TRIES = 3
 QUIET_SHARE = 0.1  # of all cores that others may take
 QUANTILES = 50  # of the scatter of a step
-FEWEST = 8  # steps of a kind that show how it scatters
+WINDOWS = 6  # of consecutive steps
+FEWEST = 3  # steps of a kind in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,20 @@ def ratios(steps: Sequence[ServedStep], cost: StepCost) -> tuple[np.ndarray, np.
 def jitter(decodes: np.ndarray, chunks: np.ndarray) -> dict[str, Any] | None:
     """How served steps scatter around what was predicted, at evenly spaced quantiles; None with too few steps.
 
-    Around their own median, that is: level comes from the steps that were timed one by one.
+    Steps in order. They are cut into WINDOWS, each of which scatters around its own median; each quantile is
+    the median over the windows. So level comes from the steps that were timed one by one, and a moment in
+    which the machine was slow does not pass for the scatter of every run.
     """
-    if min(len(decodes), len(chunks)) < FEWEST:
+    if min(len(decodes), len(chunks)) < WINDOWS * FEWEST:
         return None
-    at = (np.arange(QUANTILES) + 0.5) / QUANTILES
-
-    def quantiles(values: np.ndarray) -> list[float]:
-        return [round(float(q), 4) for q in np.quantile(values / np.median(values), at)]
-
     return {
-        "decode": quantiles(decodes),
-        "prefill": quantiles(chunks),
-        "source": f"{len(decodes)} steps of decodes and {len(chunks)} with chunks, served in a small load",
+        "decode": _quantiles(decodes),
+        "prefill": _quantiles(chunks),
+        "source": f"{len(decodes)} steps of decodes and {len(chunks)} with chunks, served in small loads",
     }
+
+
+def _quantiles(ratios: np.ndarray) -> list[float]:
+    at = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    windows = [np.quantile(part / np.median(part), at) for part in np.array_split(ratios, WINDOWS)]
+    return [round(float(q), 4) for q in np.median(windows, axis=0)]

@@ -165,10 +165,11 @@ def served(cost: StepCost, decodes: int, factor: float, at_s: float) -> ServedSt
 
 def test_a_sheet_tells_the_error_and_the_scatter_of_a_served_load(tmp_path: Path) -> None:
     cost = truth()
-    steps = [served(cost, 4, 1.2 * factor, 0.0) for factor in np.linspace(0.9, 1.1, 401)]
+    factors = np.tile(np.linspace(0.9, 1.1, 101), 6)
+    steps = [served(cost, 4, 1.2 * factor, 0.0) for factor in factors]
     none = np.empty(0, int)
     chunk = ServedStep(none, np.array([64]), np.array([0]), 1, 0, 0.0, 0.0)
-    steps += [replace(chunk, collected_s=chunk.predicted_ms(cost) / 1e3)] * 10
+    steps += [replace(chunk, collected_s=chunk.predicted_ms(cost) / 1e3)] * 18
     sheet = with_trial(msgspec.to_builtins(cost.hardware), SHAPE, "float32", steps)
     assert sheet["error_band"]["tpot_percent"] == pytest.approx(100 / 6, abs=1.0)
     assert sheet["error_band"]["ttft_percent"] == 3.0
@@ -182,8 +183,20 @@ def test_a_sheet_tells_the_error_and_the_scatter_of_a_served_load(tmp_path: Path
     assert read.jitter.prefill == [1.0] * 50
 
 
+def test_a_slow_moment_is_not_the_scatter_of_every_run() -> None:
+    calm = np.tile([0.98, 1.0, 1.02, 1.0, 1.1], 40)
+    slow = calm.copy()
+    slow[40:70] *= 1.8
+    told, disturbed = jitter(calm, calm), jitter(slow, slow)
+    assert told is not None
+    assert disturbed is not None
+    assert max(told["decode"]) == pytest.approx(1.1, abs=0.01)
+    assert disturbed["decode"] == pytest.approx(told["decode"], abs=0.05)
+
+
 def test_too_few_steps_show_no_scatter() -> None:
-    assert jitter(np.ones(100), np.ones(2)) is None
+    assert jitter(np.ones(100), np.ones(17)) is None
+    assert jitter(np.ones(100), np.ones(18)) is not None
 
 
 def test_the_hosts_time_lies_between_steps() -> None:
