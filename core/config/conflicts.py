@@ -14,8 +14,6 @@ from ...policies.registry import PolicyFile
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..shape import ModelShape
-    from .resolve import Resolved
     from .sources import LoadedConfig
 
 
@@ -102,24 +100,3 @@ def refuse_policy_conflicts(loaded: LoadedConfig, policy: PolicyFile) -> None:
             )
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def refuse_longer_than_model(resolved: Resolved) -> None:
-    """Raises ConfigError for a max_model_len beyond the positions that the model was made for."""
-    shape, length = resolved.shape, resolved.values["max_model_len"]
-    if shape is None or not isinstance(length.value, int) or length.value <= longest_context(shape):
-        return
-    raise ConfigError(
-        f"{length.why}: max_model_len: {length.value} is more than the {longest_context(shape)} positions that the "
-        "model was made for (max_position_embeddings of its config.json); lower it"
-    )
-
-
-def longest_context(shape: ModelShape) -> int:
-    """Positions a model was made for, those its rope scaling adds included (as vLLM derives max_model_len)."""
-    scaling = shape.rope_scaling or {}
-    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if kind not in ("yarn", "linear", "dynamic") or not factor:
-        return shape.max_position_embeddings
-    original = scaling.get("original_max_position_embeddings") or shape.max_position_embeddings
-    return max(shape.max_position_embeddings, int(original * factor))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
 from ..places import read_yaml
 from ..shape import ModelShape, read_shape, shape_from_config
-from .conflicts import refuse_longer_than_model
 from .hardware import Hardware, find_cpu, find_hardware
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
@@ -65,11 +64,12 @@ def _from_sheet(model: str) -> ModelShape | None:
 def require_machine(resolved: Resolved) -> MemoryBudget | None:
     """The memory budget, or None where the model's shape is not known yet.
 
-    Raises ConfigError where the device is missing or lacks a storage type, and CapacityError where the model, its cache and its
-    activations do not fit, with the arithmetic; both name a preset that works here, if one does.
+    Raises ConfigError where max_model_len is beyond the model's positions, or the device is missing or lacks a
+    storage type, and CapacityError where the model, its cache and its activations do not fit, with the arithmetic;
+    what the device refuses comes with a preset that works here, if one does.
     """
     config, hardware = resolved.config, resolved.hardware
-    refuse_longer_than_model(resolved)
+    _refuse_longer_than_model(resolved)
     if config.device == "cuda" and (hardware is None or hardware.kind != "cuda"):
         here = find_cpu()
         raise ConfigError(
@@ -86,6 +86,27 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
     except CapacityError as error:
         raise CapacityError(f"{error} This is {hardware.describe()}; {_advice(hardware)}") from error
     return budget
+
+
+def _refuse_longer_than_model(resolved: Resolved) -> None:
+    """Raises ConfigError for a max_model_len beyond the positions that the model was made for."""
+    shape, length = resolved.shape, resolved.values["max_model_len"]
+    if shape is None or not isinstance(length.value, int) or length.value <= _longest_context(shape):
+        return
+    raise ConfigError(
+        f"{length.why}: max_model_len: {length.value} is more than the {_longest_context(shape)} positions that the "
+        "model was made for (max_position_embeddings of its config.json); lower it"
+    )
+
+
+def _longest_context(shape: ModelShape) -> int:
+    """Positions a model was made for, those its rope scaling adds included (as vLLM derives max_model_len)."""
+    scaling = shape.rope_scaling or {}
+    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+    if kind not in ("yarn", "linear", "dynamic") or not factor:
+        return shape.max_position_embeddings
+    original = scaling.get("original_max_position_embeddings") or shape.max_position_embeddings
+    return max(shape.max_position_embeddings, int(original * factor))
 
 
 def _refuse_gpu_only(resolved: Resolved) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ..errors import ConfigError
 from ..places import Place, nearest, parse_scalar, read_yaml
 from .schema import ServeConfig
+from .support import refuse_unsupported
 
 Purpose = Literal["serve", "inspect"]
 
@@ -67,9 +68,7 @@ def load_config(
     known = {key: entry for key, entry in merged.items() if key not in foreign}
     config = _validate(known)
     if purpose == "serve":
-        from .support import refuse_unsupported
-
-        refuse_unsupported(config, known)
+        refuse_unsupported(config, {key: entry.place for key, entry in known.items()})
     return LoadedConfig(config, path, preset, known, foreign)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConfigError
+from ..places import Place
 from .schema import EXECUTOR_BACKENDS, KV_CACHE_DTYPES, LOAD_FORMATS, ServeConfig
-
-if TYPE_CHECKING:
-    from .sources import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,13 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
 )
 
 
-def refuse_unsupported(config: ServeConfig, entries: Mapping[str, Entry]) -> None:
-    """Raises ConfigError naming each knob this engine knows and cannot serve, and a missing model."""
+def refuse_unsupported(config: ServeConfig, places: Mapping[str, Place]) -> None:
+    """Raises ConfigError naming each knob this engine knows and cannot serve, and a missing model.
+
+    `places`: where the knobs that were written stand.
+    """
     lines = [
-        f"{_place(entries, u.name)}{u.name}={getattr(config, u.name)}: known, not supported by this engine: {u.why}"
+        f"{_place(places, u.name)}{u.name}={getattr(config, u.name)}: known, not supported by this engine: {u.why}"
         for u in UNSUPPORTED
         if u.asks(getattr(config, u.name))
     ]
@@ -70,5 +71,5 @@ def refuse_unsupported(config: ServeConfig, entries: Mapping[str, Entry]) -> Non
         raise ConfigError("\n".join(lines))
 
 
-def _place(entries: Mapping[str, Entry], name: str) -> str:
-    return f"{entries[name].place}: " if name in entries else ""
+def _place(places: Mapping[str, Place], name: str) -> str:
+    return f"{places[name]}: " if name in places else ""
