@@ -1,4 +1,4 @@
-"""What people wrote: settings files, command lines, shell scripts, Dockerfiles and manifests become configurations.
+"""What people wrote: settings files, commands, scripts, Dockerfiles and manifests become configurations.
 
 Every word, key and variable of a configuration knows its place, so that a finding can point at it and a fix can
 rewrite it. The readers know how servers are started, and nothing of releases: which options exist is not theirs to

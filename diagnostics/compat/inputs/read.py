@@ -61,7 +61,7 @@ def read_text(
         found = _read_yaml(source, engine)
     elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
         found = _commands(Source(name, _service_lines(text)) if suffix == ".service" else source)
-    elif suffix == ".py" or (not suffix and PYTHON.search(text)):
+    elif suffix == ".py" or (not suffix and _is_python(text)):
         from .python import read_python
 
         found = read_python(source, name)
@@ -74,6 +74,19 @@ def read_text(
             + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix == ".py" else "")
         )
     return [_with_settings_file(item, folder or Path()) for item in found]
+
+
+def _is_python(text: str) -> bool:
+    """Whether a text of unknown kind is a Python script of vLLM's, and no shell text that holds one."""
+    if not PYTHON.search(text):
+        return False
+    import ast
+
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _read_either(source: Source, engine: str | None) -> list[Configuration]:

@@ -142,3 +142,14 @@ def test_a_compilation_level_is_refused_by_the_engine_s_arguments() -> None:
     text = "from vllm import EngineArgs\nEngineArgs('m', compilation_config=3)\n"
     assert judged(text, "0.9.1").starts is True
     assert judged(text, "0.11.0").starts is False
+
+
+def test_a_script_without_a_name_is_known_by_its_imports() -> None:
+    (found,) = read_text("from vllm import LLM\nLLM('m', seed=1)\n", "standard input")
+    assert [entry.key for entry in found.entries] == ["model", "seed"]
+
+
+def test_a_shell_text_that_holds_a_script_is_read_as_shell() -> None:
+    text = "python - <<EOF\nfrom vllm import LLM\nEOF\nvllm serve m --seed 1\n"
+    (found,) = read_text(text, "standard input")
+    assert [word.text for word in found.words] == ["m", "--seed", "1"]
