@@ -155,9 +155,15 @@ def _halves(values: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _unusable(file: Path, error: Exception) -> str:
-    """What is wrong with a file that has not even a header."""
-    if isinstance(error, IndexError):  # the package reads past the end of the mapping
-        return f"truncated within its header ({file.stat().st_size} bytes)"
+    """What is wrong with a file that has no whole header."""
+    with file.open("rb") as handle:
+        magic = handle.read(4)
+    size = file.stat().st_size
+    if magic != b"GGUF":
+        return f"not a GGUF file ({size} bytes)"
+    if isinstance(error, IndexError | ValueError) and "version" not in str(error):
+        # What the package says here is what numpy said where its parsing left the mapping.
+        return f"its header cannot be read to its end ({size} bytes): truncated or damaged"
     return f"not a usable GGUF file: {error}"
 
 

@@ -123,6 +123,9 @@ def test_llama3_rope_scaling_is_recovered(
         config_from_gguf(open_gguf(odd), odd)
 
 
+HEADER = "its header cannot be read to its end"
+
+
 def test_truncated_file_names_the_tensor(make_tiny_model, write_gguf, tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     write_gguf(make_tiny_model("qwen2"), file, "qwen2")
@@ -131,7 +134,14 @@ def test_truncated_file_names_the_tensor(make_tiny_model, write_gguf, tmp_path: 
     file.write_bytes(whole[: len(whole) - 64])
     with pytest.raises(ModelError, match=rf"m\.gguf: truncated: .*tensor '{last}' is the first of 1 cut off"):
         open_weights(file)
-    for keep, says in ((0, "not a usable"), (3, "not a usable"), (20, "truncated"), (500, "truncated")):
+    for keep, says in (
+        (0, "not a GGUF"),
+        (3, "not a GGUF"),
+        (4, HEADER),
+        (20, HEADER),
+        (100, HEADER),
+        (500, HEADER),
+    ):
         file.write_bytes(whole[:keep])
         with pytest.raises(ModelError, match=rf"m\.gguf: {says}"):
             open_weights(file)
