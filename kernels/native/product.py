@@ -23,6 +23,7 @@ STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or 
 SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
 LAID_ROWS = 8  # rows laid out as one task
 NEAR = 4096  # bytes
+LINE = 64  # bytes of a cache line
 MANY_PANELS = 8
 HELD_BYTES = 640 << 10  # of weights, beside a panel of x in a second-level cache
 
@@ -72,15 +73,21 @@ def _lay_out(x: int, norm: int, eps: float, first: int, last: int, rows: int, k:
 
 @jit()
 def _block(
-    laid: int, first: int, height: int, rows: int, k: int, weight: int, sums: int, early: int, step: int
-) -> None:
-    """sums[height, WIDTH] of one block of weights with rows first:first+height."""
+    laid: int, first: int, height: int, rows: int, k: int, weight: int, sums: int,
+    early: int, step: int, also: int, also_step: int, also_share: int,
+) -> None:  # fmt: skip
+    """sums[height, WIDTH] of one block of weights with rows first:first+height.
+
+    Fetches meanwhile from `early`, and from `also`, which moves on by `also_share` bytes with each share of k.
+    """
     depth = _depth(k)
     for start in range(0, k, depth):
-        x = laid + (start // depth * rows + first) * ROW * 4
+        share = start // depth
+        x = laid + (share * rows + first) * ROW * 4
         w = weight + start * WIDTH * 4
-        chain = 1 if start > 0 else 0
-        tile(height, x, w, WIDTH, min(depth, k - start), sums, chain, early + start * step, step)
+        fetched, chain = also + share * also_share, 1 if start > 0 else 0
+        count = min(depth, k - start)
+        tile(height, x, w, WIDTH, count, sums, chain, early + start * step, step, fetched, also_step)
 
 
 @jit()
@@ -132,18 +139,31 @@ def _blocks(
     together = max(1, HELD_BYTES // each) if panels >= MANY_PANELS else 1
     step = WIDTH * 4 // panels  # several panels fetch blocks to come between them, one its own a little ahead
     others = sums + HEIGHT * ROW * 4
+    depth, passes = _depth(k), 2 if mode == GATE else 1
     for group in range(begin, end, together):
         after = min(group + together, end)
         following = NEAR if panels == 1 else each * (after - group if after < end else skip)
         for panel in range(panels):
             first = panel * base + min(panel, longer)
             height = base + (1 if panel < longer else 0)
+            # Beside weights, the panel to come is fetched; a single one has every second line of its weights to fetch.
+            also = laid + (first + height if panel + 1 < panels else 0) * ROW * 4
+            also_step, also_share = 0, rows * ROW * 4
+            if panels >= MANY_PANELS:
+                also_step = HEIGHT * ROW * 4 // ((after - group) * passes * depth)
             for block in range(group, after):
                 column, gate = block * WIDTH, weight + block * each
                 early = gate + following + panel * k * step
-                _block(laid, first, height, rows, k, gate, sums, early, step)
+                if panels == 1:
+                    also, also_step, also_share = early + LINE, step, depth * step
+                _block(laid, first, height, rows, k, gate, sums, early, step, also, also_step, also_share)
+                also += depth * also_step
                 if mode == GATE:
-                    _block(laid, first, height, rows, k, gate + size, others, early + size, step)
+                    up, early = gate + size, early + size
+                    if panels == 1:
+                        also = early + LINE
+                    _block(laid, first, height, rows, k, up, others, early, step, also, also_step, also_share)
+                    also += depth * also_step
                 target = out + (first * n + column) * 4
                 shift = bias + column * 4 if bias != 0 else 0
                 _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)

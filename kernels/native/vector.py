@@ -60,7 +60,7 @@ def _prefetch(builder: Any, pointer: Any) -> None:
 
 
 def _tile_rows(
-    builder: Any, rows: int, x: Any, w: Any, ldw: Any, k: Any, acc: Any, chain: Any, early: Any, step: Any
+    builder: Any, rows: int, x: Any, w: Any, ldw: Any, k: Any, acc: Any, chain: Any, ahead: Any
 ) -> None:
     """acc[rows, WIDTH] = (acc if chain) + x[rows, k] @ w[k, WIDTH]."""
     fma = cgutils.get_or_insert_function(
@@ -85,9 +85,8 @@ def _tile_rows(
         for total, value in zip(sums, values, strict=True):
             total.add_incoming(value, block)
     row = [builder.load(_at(builder, weights, v * LANES, _VECTOR), align=_ALIGN) for v in range(VECTORS)]
-    fetched = builder.gep(early, [builder.mul(counter, step)])
-    _prefetch(builder, fetched)
-    _prefetch(builder, builder.gep(fetched, [builder.lshr(step, _I64(1))]))
+    for address, step in ahead:
+        _prefetch(builder, builder.gep(address, [builder.mul(counter, step)]))
     here = builder.gep(x, [counter])
     scalars = [_splat(builder, builder.load(builder.gep(here, [_I64(m * ROW)]))) for m in range(rows)]
     added = [builder.call(fma, [scalars[m], row[v], sums[i]]) for i, (m, v) in enumerate(cells)]
@@ -115,10 +114,12 @@ def _tile(
     chain: Any,
     early: Any,
     step: Any,
+    also: Any,
+    also_step: Any,
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        rows, x, w, ldw, k, acc, chain, early, step = args
-        early = builder.inttoptr(early, _I8P)
+        rows, x, w, ldw, k, acc, chain, early, step, also, also_step = args
+        ahead = [(builder.inttoptr(a, _I8P), size) for a, size in ((early, step), (also, also_step))]
         x, w, acc = (builder.inttoptr(address, _F32.as_pointer()) for address in (x, w, acc))
         end = builder.append_basic_block("tile.end")
         switch = builder.switch(rows, end)
@@ -126,22 +127,26 @@ def _tile(
             block = builder.append_basic_block(f"rows.{height}")
             switch.add_case(_I64(height), block)
             builder.position_at_end(block)
-            _tile_rows(builder, height, x, w, ldw, k, acc, chain, early, step)
+            _tile_rows(builder, height, x, w, ldw, k, acc, chain, ahead)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 9), codegen
+    return types.void(*[types.int64] * 11), codegen
 
 
 @jit()
-def tile(rows: int, x: int, w: int, ldw: int, k: int, acc: int, chain: int, early: int, step: int) -> None:
+def tile(
+    rows: int, x: int, w: int, ldw: int, k: int, acc: int, chain: int,
+    early: int, step: int, also: int, also_step: int,
+) -> None:  # fmt: skip
     """acc[rows, WIDTH] = (acc if chain else 0) + x[rows, k] @ w[k, WIDTH], float32, terms in order of k.
 
     rows: 1 to HEIGHT; rows of x and acc are ROW floats apart, rows of w `ldw` floats; 1 <= k. Meanwhile
-    `step` bytes from `early` for each term start on their way from memory.
+    two cache lines for each term start on their way from memory: one from `early` on, `step` bytes
+    after that of the term before, and one likewise from `also` on.
     """
-    _tile(rows, x, w, ldw, k, acc, chain, early, step)
+    _tile(rows, x, w, ldw, k, acc, chain, early, step, also, also_step)
 
 
 @intrinsic

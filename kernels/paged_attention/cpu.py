@@ -160,7 +160,19 @@ def _add_values(
         x, step = scores + index * block_size * 4, WIDTH * 4 if early != 0 else 0
         for part in range(0, dim, WIDTH):
             fetched = early + part * block_size * 4 if early != 0 else values
-            tile(rows, x, values + part * 4, dim, keys, output + part * 4, 1, fetched, step)
+            tile(
+                rows,
+                x,
+                values + part * 4,
+                dim,
+                keys,
+                output + part * 4,
+                1,
+                fetched,
+                step,
+                fetched + step // 2,
+                step,
+            )
 
 
 @jit()
@@ -212,7 +224,7 @@ def _attend(
             place = first * ROW * 4
             for part in range(0, count, WIDTH):
                 w = keys + part * dim * 4
-                tile(height, laid + place, w, WIDTH, dim, scores + place + part * 4, 0, keys, 0)
+                tile(height, laid + place, w, WIDTH, dim, scores + place + part * 4, 0, keys, 0, keys, 0)
             for row in range(first, first + height):
                 at = position + row // group
                 low = max(0, at - window + 1 - begin) if window > 0 else 0
@@ -226,7 +238,7 @@ def _attend(
                 continue
             for part in range(0, padded, WIDTH):
                 w, sums_place = values + part * 4, output + place + part * 4
-                tile(height, scores + place, w, padded, count, sums_place, 1, values, 0)
+                tile(height, scores + place, w, padded, count, sums_place, 1, values, 0, values, 0)
         begin += TILE
     for row in range(rows):
         sums = carray(pointer(output + row * ROW * 4), (dim,), np.float32)

@@ -62,7 +62,8 @@ def test_tile_adds_in_the_order_of_k(rows: int) -> None:
         expected = acc[:, :WIDTH].copy() if chain else np.zeros((rows, WIDTH), dtype=np.float32)
         for i in range(k):  # float64 holds a product of two float32 exactly: one rounding, as in a fused step
             expected = (x[:, i : i + 1].astype(np.float64) * w[i] + expected).astype(np.float32)
-        tile(rows, x.ctypes.data, w.ctypes.data, WIDTH, k, acc.ctypes.data, chain, w.ctypes.data, 0)
+        at = w.ctypes.data
+        tile(rows, x.ctypes.data, at, WIDTH, k, acc.ctypes.data, chain, at, 0, at, 0)
         np.testing.assert_allclose(acc[:, :WIDTH], expected, rtol=1e-5, atol=1e-5)
     assert np.array_equal(acc[:, WIDTH:], untouched)
 
