@@ -9,14 +9,15 @@ import numpy as np
 from .jit import jit
 from .vector import float_of_bits, fma
 
-_LOG2E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693359375)  # few bits, so that a small whole number times it is exact
-_LN2_LOW = np.float32(-2.12194440e-4)
-_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it leaves a float32 rounded to a whole number
-_LOWEST, _HIGHEST = np.float32(-80.0), np.float32(88.0)
+LOG2E = np.float32(1.4426950408889634)
+LN2_HIGH = np.float32(0.693359375)  # few bits, so that a small whole number times it is exact
+LN2_LOW = np.float32(-2.12194440e-4)
+ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it leaves a float32 rounded to a whole number
+LOWEST, HIGHEST = np.float32(-80.0), np.float32(88.0)
 _ZERO = np.float32(0.0)
 # Taylor terms of e^r, |r| <= ln(2) / 2: the first one left out is below 2^-26.
-_C2, _C3, _C4, _C5, _C6, _C7 = (np.float32(1.0 / math.factorial(n)) for n in range(2, 8))
+TERMS = tuple(np.float32(1.0 / math.factorial(n)) for n in range(2, 8))
+_C2, _C3, _C4, _C5, _C6, _C7 = TERMS
 _ONE = np.float32(1.0)
 
 
@@ -26,11 +27,11 @@ def exp(x: np.float32) -> np.float32:
 
     Smaller results would make products with them subnormal, which processors are very slow at.
     """
-    vanishes = x < _LOWEST
-    x = min(max(x, _LOWEST), _HIGHEST)
-    shifted = fma(x, _LOG2E, _ROUND)
-    whole = shifted - _ROUND
-    rest = fma(whole, -_LN2_LOW, fma(whole, -_LN2_HIGH, x))
+    vanishes = x < LOWEST
+    x = min(max(x, LOWEST), HIGHEST)
+    shifted = fma(x, LOG2E, ROUND)
+    whole = shifted - ROUND
+    rest = fma(whole, -LN2_LOW, fma(whole, -LN2_HIGH, x))
     tail = fma(rest, fma(rest, fma(rest, fma(rest, fma(rest, _C7, _C6), _C5), _C4), _C3), _C2)
     scale = float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
     value = fma(rest * rest, tail, rest + _ONE) * scale

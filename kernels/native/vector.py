@@ -34,7 +34,7 @@ HEIGHT = 14 if LANES == 16 else 6  # rows of the tallest tile: accumulators fill
 DEPTH = 384  # most floats in a row of x
 ROW = 400  # floats between rows of x and of the result: 25 cache lines, so that rows fall in different sets
 
-FOLDED = 64  # floats that `largest` and `total` look at
+FOLDED = 64  # floats that `largest` and `exponentials` look at
 
 _F32, _I32, _I64, _I8P = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -197,10 +197,14 @@ def transpose(typing_context: Any, source: Any, source_row: Any, target: Any, ta
     return types.void(*[types.int64] * 4), codegen
 
 
-def _fold(builder: Any, address: Any, join: Any) -> Any:
-    """One float32 from FOLDED ones: vectors joined in pairs, then halves, so the order never changes."""
+def vectors_at(builder: Any, address: Any, count: int) -> list[Any]:
+    """Pointers to the vectors that `count` float32 at an address are."""
     base = builder.inttoptr(address, _F32.as_pointer())
-    parts = [builder.load(_at(builder, base, i, _VECTOR), align=_ALIGN) for i in range(0, FOLDED, LANES)]
+    return [_at(builder, base, i, _VECTOR) for i in range(0, count, LANES)]
+
+
+def fold(builder: Any, parts: list[Any], join: Any) -> Any:
+    """One float32 from vectors, a power of two of them: joined in pairs, then halves, so the order never changes."""
     while len(parts) > 1:
         parts = [join(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
     (value,), width = parts, LANES
@@ -221,17 +225,8 @@ def largest(typing_context: Any, address: Any) -> Any:
         def join(a: Any, b: Any) -> Any:
             return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
-        return _fold(builder, args[0], join)
-
-    return types.float32(types.int64), codegen
-
-
-@intrinsic
-def total(typing_context: Any, address: Any) -> Any:
-    """Sum of the FOLDED float32 at an address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _fold(builder, args[0], builder.fadd)
+        parts = [builder.load(at, align=_ALIGN) for at in vectors_at(builder, args[0], FOLDED)]
+        return fold(builder, parts, join)
 
     return types.float32(types.int64), codegen
 

@@ -12,6 +12,7 @@ from numba import carray
 
 from ..native.jit import jit, worker
 from ..native.mathematics import exp
+from ..native.softmax import exponentials
 from ..native.team import Job, take
 from ..native.vector import (
     FOLDED,
@@ -20,11 +21,9 @@ from ..native.vector import (
     ROW,
     WIDTH,
     fetch,
-    fma,
     largest,
     pointer,
     tile,
-    total,
     transpose,
 )
 from . import Sequences
@@ -124,15 +123,14 @@ def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, outp
     for i in range(high, TILE):
         row[i] = _LEAST
     peak = max(seen[0], largest(scores) * scale)
-    for i in range(TILE):
-        row[i] = exp(fma(row[i], scale, -peak))
+    added = exponentials(scores, scale, peak)
     if peak != seen[0]:  # what was added up so far was measured against a smaller one
         shrink = exp(seen[0] - peak)
         kept = carray(pointer(output), (dim,), np.float32)
         for i in range(dim):
             kept[i] *= shrink
         seen[0], seen[1] = peak, seen[1] * shrink
-    seen[1] += total(scores)
+    seen[1] += added
 
 
 @jit()
