@@ -15,6 +15,10 @@ from .commands import CommandReader, align, find_entry, holds_server
 
 # The classes of vLLM that take the engine's arguments as keywords; the first positional one is the model.
 CLASSES = frozenset({"LLM", "EngineArgs", "AsyncEngineArgs"})
+# Functions of the standard library that run a command written as one text.
+SHELLS = frozenset(
+    {"system", "popen", "Popen", "run", "call", "check_call", "check_output", "create_subprocess_shell"}
+)
 # Arguments of these classes that no option of the command sets.
 NOT_OPTIONS = frozenset({"enable_mm_processor_stats", "mamba_config", "model_weights", "quantization_config"})
 
@@ -74,7 +78,7 @@ class _Script:
             return []
         if self._vllm and _called(node) in CLASSES:
             return [self._keywords(node)]
-        return [item for argument in node.args for item in self._text(argument)]
+        return self._text(node.args[0]) if node.args and _called(node) in SHELLS else []
 
     def _keywords(self, node: ast.Call) -> Configuration:
         usage = "llm" if _called(node) == "LLM" else "engine"

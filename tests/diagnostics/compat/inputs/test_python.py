@@ -87,6 +87,7 @@ def test_commands_in_lists_and_texts_are_found() -> None:
         "x = 1",
         "from other import LLM\nLLM('m', swap_space=4)",
         '"""vllm serve m --port 1"""\n',
+        "log.info('start it by vllm serve m --port 1')",
         "\x00",
         "from vllm import SamplingParams\nSamplingParams(n=2)",
     ],
