@@ -17,7 +17,7 @@ from .cache import allocate_cache
 from .device_steps import DeviceSteps
 from .graphs import DecodeGraphs, reserve_attention
 from .limits import Limits, Loaded
-from .profile import Largest, estimate_graphs, profile, tell
+from .profile import Largest, estimate_graphs, largest_batch, profile, tell
 from .prompt_scores import PromptScores
 from .rows import RowState
 
@@ -45,6 +45,8 @@ def open_on_device(
     if not sizes:
         steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
         return Opened(steps, cache, limits)
+    if loaded.fit is None:  # else the trial did it: a graph must not outlive the buffers a model works in
+        _run_largest(model, cache, rows, limits)
     reserve_attention(model, cache, limits.max_num_seqs)
     graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
     graphs.warm()
@@ -59,6 +61,13 @@ def open_on_device(
 def first_line(error: torch.OutOfMemoryError) -> str:
     """What was asked for; further lines tell of settings of torch."""
     return str(error).partition("\n")[0].rstrip(".")
+
+
+@torch.inference_mode()
+def _run_largest(model: Model, cache: PagedCache, rows: RowState, limits: Limits) -> None:
+    """A forward pass of the largest step, for the buffers that a model keeps."""
+    tokens = limits.max_num_batched_tokens or limits.max_num_seqs * limits.max_model_len
+    model.forward(largest_batch(Largest(tokens, limits.max_num_seqs, limits.max_model_len), rows), cache)
 
 
 def _is_capturable(model: Model) -> bool:

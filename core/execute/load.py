@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +26,7 @@ from ..model.select import model_shape, open_model
 from ..shape import ModelShape
 from .accelerator import accelerator_of
 from .limits import Limits, Loaded
+from .rows import RowState
 
 if TYPE_CHECKING:
     from ..config import ServeConfig
@@ -126,6 +128,8 @@ def limits_of(
     if config.max_model_len is not None and config.max_model_len > 0:
         length = config.max_model_len
     settings = _settings(config, device, dtype, length, rows)
+    if measured is None and device.type != "cpu":  # else it is among what was measured
+        settings = replace(settings, other_bytes=RowState.bytes_for(rows, length, block_size))
     rule = CAMSHAFT_CPU if device.type == "cpu" else CAMSHAFT_CUDA
     budget = memory_budget(shape, memory, settings, rule, measured)
     blocks = budget.num_blocks

@@ -32,6 +32,11 @@ class RowState:
         blocks = -(-max_model_len // block_size)
         self.tables = torch.zeros((rows + 1, blocks), dtype=torch.int32, device=device)
 
+    @staticmethod
+    def bytes_for(rows: int, max_model_len: int, block_size: int) -> int:
+        """What it takes of the device's memory."""
+        return (rows + 1) * ((max_model_len + 1) * 8 + -(-max_model_len // block_size) * 4)
+
     def apply(self, plan: StepPlan) -> None:
         """Takes over the plan's new rows and block-table differences."""
         for new in plan.added:

@@ -43,8 +43,10 @@ def tokens(kind: str, sizes: tuple[int, ...]) -> Check:
 
     def run(place: Place) -> None:
         theirs, ours = models(kind, place)
-        accelerator = FakeAccelerator() if place.device.type == "cpu" else None
-        driver = Driver(ours, 5, accelerator, sizes)
+        if place.device.type == "cpu":  # where nothing outlives a step, and the interpreter is slow
+            driver = Driver(ours, 5, FakeAccelerator(), sizes, max_num_batched_tokens=8)
+        else:
+            driver = Driver(ours, 5, None, sizes)
         rng = np.random.default_rng(3)
         requests = [Running(rng.integers(0, 512, 3 + 9 * i).tolist(), ASKS[i % len(ASKS)]) for i in range(7)]
         driver.run(requests, evictions=0.05)
@@ -73,7 +75,14 @@ def drawn_alike() -> Check:
         _, model = models("llama", place)
         executor = TorchExecutor.of(
             model,
-            Limits(num_blocks=40, block_size=16, max_num_seqs=8, max_model_len=64, capture_sizes=(4, 8)),
+            Limits(
+                num_blocks=40,
+                block_size=16,
+                max_num_seqs=8,
+                max_model_len=64,
+                capture_sizes=(4, 8),
+                max_num_batched_tokens=64,
+            ),
         )
         executor.open()
         rows = int32(range(6))
@@ -270,8 +279,9 @@ def host_timings(count: int = 256) -> list[dict[str, Any]]:
     what, rows = f"decode step of 0.6B shapes, {count} sequences", []
     for sizes in ((count,), ()):
         limits = Limits(
-            num_blocks=count * 20, block_size=16, max_num_seqs=count, max_model_len=320, capture_sizes=sizes
-        )
+            num_blocks=count * 20, block_size=16, max_num_seqs=count, max_model_len=320, capture_sizes=sizes,
+            max_num_batched_tokens=1024,
+        )  # fmt: skip
         executor = TorchExecutor.of(model, limits)
         executor.open()
         name = "graph" if sizes else "eager"

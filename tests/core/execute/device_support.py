@@ -53,6 +53,7 @@ class Driver:
         seed: int,
         accelerator: FakeAccelerator | None = None,
         sizes: tuple[int, ...] = (),
+        max_num_batched_tokens: int = 0,
     ) -> None:
         limits = Limits(
             num_blocks=BLOCKS,
@@ -60,6 +61,7 @@ class Driver:
             max_num_seqs=ROWS,
             max_model_len=LENGTH,
             capture_sizes=sizes,
+            max_num_batched_tokens=max_num_batched_tokens,
         )
         self.executor = TorchExecutor.of(model, limits, accelerator)
         self.figures: dict[str, int] = {}

@@ -13,6 +13,8 @@ from device_support import BLOCK, BLOCKS, LENGTH, ROWS, Driver, FakeAccelerator,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from camshaft.core.config import ServeConfig
+from camshaft.core.engine import Engine
 from camshaft.core.execute.graphs import DecodeGraphs
 from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.rows import RowState
@@ -21,9 +23,10 @@ from camshaft.core.model.base import Model
 from camshaft.core.model.batch import ForwardBatch
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
-from camshaft.core.request import SamplingParams
+from camshaft.core.request import Request, SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
 from camshaft.core.shape import read_shape
+from camshaft.policies.registry import load_policy
 
 CPU = torch.device("cpu")
 SIZES = (1, 2, 4)  # a full batch of six rows is larger than any
@@ -121,8 +124,8 @@ def test_graphs_are_captured_from_large_to_small_in_one_pool(model: Model) -> No
             return forward(batch, cache)
 
     driver = Driver(Watched(), 0, accelerator, sizes=(4, 1, 2))
-    # Each ran once before the first was captured; the step after the captures is that of `open`.
-    assert seen == [4, 2, 1, 4, 2, 1, 1]
+    # The largest step came first, then each size once before any was captured; the last one is that of `open`.
+    assert seen == [0, 4, 2, 1, 4, 2, 1, 1]
     assert len(set(map(id, accelerator.pools))) == 1
     assert len(accelerator.graphs) == 3
     assert driver.executor._steps is not None
@@ -274,3 +277,39 @@ def test_sizes_are_looked_up_among_captured_ones(model: Model) -> None:
     graphs = executor._steps.graphs
     assert isinstance(graphs, DecodeGraphs)
     assert [graphs.size_for(n) for n in (1, 2, 3, 5, 6)] == [2, 2, 5, 5, None]
+
+
+@pytest.mark.parametrize("blocks", [60, 14])
+def test_prompt_logprobs_come_once_each_in_both_loops(model: Model, blocks: int) -> None:
+    """Also where the cache is so small that requests are evicted while their scores are on the way."""
+
+    def serve(overlap: bool) -> tuple[dict[int, list[Any]], int]:
+        limits = Limits(num_blocks=blocks, block_size=8, max_num_seqs=6, max_model_len=96)
+        config = ServeConfig(
+            model="m",
+            max_num_batched_tokens=24,
+            enable_prefix_caching=True,
+            async_scheduling=overlap,
+            scheduler_reserve_full_isl=False,
+        )
+        executor = TorchExecutor.of(model, limits, FakeAccelerator())
+        engine = Engine(config, executor, load_policy("continuous-chunked"))
+        engine.open()
+        rng = np.random.default_rng(2)
+        seen: dict[int, list[Any]] = {}
+        for handle in range(6):
+            params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, prompt_logprobs=1)
+            prompt = rng.integers(0, 250, 30 + 5 * handle).astype(np.int32)
+            engine.add(Request(f"r{handle}", prompt, params, 0.0, handle=handle))
+            seen[handle] = []
+        for _ in range(2000):
+            for output in engine.step():
+                seen[output.handle] += [(p.token_ids, p.rank) for p in output.prompt_logprobs or ()]
+        assert not engine.has_work
+        return seen, engine.scheduler.preemptions
+
+    plain, _ = serve(False)
+    overlapped, evictions = serve(True)
+    assert [len(plain[handle]) for handle in range(6)] == [29 + 5 * handle for handle in range(6)]
+    assert overlapped == plain
+    assert bool(evictions) == (blocks == 14)
