@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import presets, workloads
+
 if TYPE_CHECKING:
     from ..core.engine import Engine
     from ..core.workload import Workload
@@ -42,9 +44,20 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=_BenchGroup, invoke_without_command=True)
 @click.option("--url", help="Address of an OpenAI-compatible server, e.g. http://127.0.0.1:8000.")
-@click.option("--offline", metavar="CONFIG", help="Run this configuration's engine in-process instead.")
 @click.option(
-    "--workload", "source", default="peers", show_default=True, metavar="FILE|PRESET", help="The load."
+    "--offline",
+    metavar="CONFIG",
+    shell_complete=presets,
+    help="Run this configuration's engine in-process instead.",
+)
+@click.option(
+    "--workload",
+    "source",
+    default="peers",
+    show_default=True,
+    metavar="FILE|PRESET",
+    shell_complete=workloads,
+    help="The load.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Play the load in a closed loop of so many clients."
@@ -200,9 +213,15 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
 
 
 @bench.command()
-@click.option("--config", "source", default="cpu-demo", show_default=True, metavar="CONFIG")
 @click.option(
-    "--workload", "load", metavar="FILE|PRESET", help="The load; default: mixed, or a small one with --quick."
+    "--config", "source", default="cpu-demo", show_default=True, metavar="CONFIG", shell_complete=presets
+)
+@click.option(
+    "--workload",
+    "load",
+    metavar="FILE|PRESET",
+    shell_complete=workloads,
+    help="The load; default: mixed, or a small one with --quick.",
 )
 @click.option("--policies", "names", default="naive,static,continuous,continuous-chunked", show_default=True)
 @click.option("--quick", is_flag=True, help="A small load: the order is the same, the ratios are smaller.")

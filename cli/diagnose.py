@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import presets, workloads
+
 if TYPE_CHECKING:
     from ..diagnostics.diagnose import Report
     from ..diagnostics.evidence import Evidence
@@ -27,9 +29,12 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=presets)
 @click.option(
-    "--workload", metavar="FILE|PRESET", help="The load; default: what the evidence says, else chat."
+    "--workload",
+    metavar="FILE|PRESET",
+    shell_complete=workloads,
+    help="The load; default: what the evidence says, else chat.",
 )
 @click.option("--trace", metavar="FILE", help="A recorded or public trace of arrivals.")
 @click.option("--log", "logs", multiple=True, metavar="FILE", help="A log of vLLM, SGLang or this engine.")

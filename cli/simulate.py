@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import presets, workloads
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,9 +21,11 @@ CHECKED_POLICIES = "static,continuous,continuous-chunked"
 
 
 @click.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=presets)
 @click.option("--gpu", metavar="NAME", help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.")
-@click.option("--workload", "source", metavar="FILE|PRESET", help="The load; default: chat.")
+@click.option(
+    "--workload", "source", metavar="FILE|PRESET", shell_complete=workloads, help="The load; default: chat."
+)
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Play it in a closed loop of so many clients."
 )

@@ -10,7 +10,6 @@ from click.shell_completion import CompletionItem, ShellComplete
 from click.testing import CliRunner
 
 from camshaft.cli.main import main
-from camshaft.cli.names import workloads
 from camshaft.core.config import preset_names
 from camshaft.core.model.loading.demo import demo_models
 from camshaft.core.workload import workload_names
@@ -28,6 +27,12 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["config", "show"], preset_names()),
         (["policies", "show"], names()),
         (["pull"], list(demo_models())),
+        (["bench", "--offline"], preset_names()),
+        (["bench", "--workload"], workload_names()),
+        (["bench", "policies", "--workload"], workload_names()),
+        (["simulate"], preset_names()),
+        (["simulate", "--workload"], workload_names()),
+        (["diagnose", "--workload"], workload_names()),
     ],
 )
 def test_values_are_those_that_exist(arguments: list[str], offered: list[str]) -> None:
@@ -35,12 +40,6 @@ def test_values_are_those_that_exist(arguments: list[str], offered: list[str]) -
     assert [item.value for item in completed(arguments, offered[0])] == [
         name for name in sorted(offered) if name.startswith(offered[0])
     ]
-
-
-def test_workloads_are_those_that_exist() -> None:
-    option = main.params[0]
-    offered = workloads(main.make_context("engine", ["--help"], resilient_parsing=True), option, "")
-    assert sorted(item.value for item in offered) == sorted(workload_names())
 
 
 def test_anything_else_is_a_file() -> None:
