@@ -19,6 +19,7 @@ def turns(situation: Situation, seen: Replay) -> list[Proposal]:
     """One or two turns of each knob that could matter to what the replay as it is shows."""
     return [
         *_slots(situation, seen),
+        *_fewer_at_once(situation, seen),
         *_budget(situation, seen),
         *_switches(situation, seen),
         *(_cache(situation) if _cache_binds(seen) else ()),
@@ -64,6 +65,29 @@ def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
                     after,
                     f"{seen.result.preemptions} preemptions in the replay: more is admitted than the cache holds to the end",
                 )
+
+
+def _fewer_at_once(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    """So many sequences at once that a decode step keeps the target, where the batch is what breaks it."""
+    target, slots = s.targets.tpot_ms or s.targets.itl_ms, int(s.value("max_num_seqs"))
+    if target is None:
+        return
+    took, decodes = seen.log.column("duration_ms"), seen.log.column("decodes")
+    plain = (seen.log.column("prefill_tokens") == 0) & (decodes > 0)
+    if not plain.any() or np.ptp(decodes[plain]) < 4 or float(np.percentile(took[plain], 90)) <= target:
+        return
+    each, base = np.polyfit(decodes[plain], took[plain], 1)
+    fits = int((0.85 * target - base) / each) if each > 0 else 0
+    if 1 <= fits < min(slots, int(decodes.max())):
+        reads = seen.log.shares()["decode_attention"] > 0.3
+        yield _turn(
+            "kv_bandwidth" if reads else "compute",
+            "max_num_seqs",
+            slots,
+            fits,
+            f"a decode step takes {base:.1f} ms and {each:.2f} ms for each sequence: more than {fits} at once break the "
+            f"target of {target:g} ms",
+        )
 
 
 def _share(seen: Replay, cause: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
 
 import numpy as np
@@ -93,22 +94,36 @@ def _plots(report: Report) -> str:
     if report.before is None:
         return ""
     replays = [("as it is", report.before)] + ([("turned", report.after)] if report.after else [])
-    drawn = [_replay(name, replay, _tops([r for _, r in replays])) for name, replay in replays]
+    drawn = [_replay(name, replay, _scale([r for _, r in replays])) for name, replay in replays]
     rows = "".join(figure for figures in zip(*drawn, strict=True) for figure in figures)
     grid = f'<div class="pair">{rows}</div>' if len(drawn) == 2 else rows
-    return f"<h2>The replays</h2>{grid}<h2>Latencies</h2>{_latencies(report.before, report.after)}"
+    return (
+        f"<h2>The replays</h2>{grid}<h2>Latencies</h2>"
+        f'<div class="spreads">{_latencies(report.before, report.after)}</div>'
+    )
 
 
-def _tops(replays: list[Replay]) -> tuple[float, float]:
-    """The highest step and the most requests of any of the replays, in their bins."""
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What all replays are drawn to: the highest step, the most requests, the longest time."""
+
+    tokens: float
+    requests: float
+    until_s: float
+
+
+def _scale(replays: list[Replay]) -> _Scale:
+    """The largest of each that any of the replays shows, in its bins."""
     tokens = requests = 1.0
+    until_s = 0.0
     for replay in replays:
         mean = _means(replay)[1]
         if len(mean["running"]):
             step = mean["decodes"] + mean["prefill_tokens"] + mean["padding"]
             tokens = max(tokens, float(step.max()))
             requests = max(requests, float(mean["running"].max()), float(mean["waiting"].max()))
-    return tokens, requests
+            until_s = max(until_s, float(replay.log.column("end_s").max()))
+    return _Scale(tokens, requests, until_s)
 
 
 def _means(replay: Replay) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -117,21 +132,24 @@ def _means(replay: Replay) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return end_s, {name: _mean(replay.log.column(name), index, len(end_s)) for name in _COLUMNS}
 
 
-def _replay(name: str, replay: Replay, tops: tuple[float, float]) -> tuple[str, str, str]:
+def _replay(name: str, replay: Replay, scale: _Scale) -> tuple[str, str, str]:
     """Each step's composition, the cache and the queue over simulated time, in bins of equal time."""
     end_s, mean = _means(replay)
     blocks = max(1, replay.result.kv.blocks if replay.result.kv else 1)
+    composition = [
+        Line("decode", mean["decodes"], "a", fill=True),
+        Line("prefill", mean["prefill_tokens"], "b", fill=True),
+    ]
+    if mean["padding"].any():
+        composition.append(Line("padding", mean["padding"], "c", fill=True))
     return (
         over_time(
             f"Tokens of a step, {name}",
             "",
             end_s,
-            (
-                Line("decode", mean["decodes"], "a", fill=True),
-                Line("prefill", mean["prefill_tokens"], "b", fill=True),
-                Line("padding", mean["padding"], "c", fill=True),
-            ),
-            top=tops[0],
+            composition,
+            top=scale.tokens,
+            until_s=scale.until_s,
         ),
         over_time(
             f"KV cache in use, {name}",
@@ -139,13 +157,15 @@ def _replay(name: str, replay: Replay, tops: tuple[float, float]) -> tuple[str, 
             end_s,
             (Line("blocks", 100 * mean["kv_blocks"] / blocks, "a"),),
             top=100.0,
+            until_s=scale.until_s,
         ),
         over_time(
             f"Requests, {name}",
             "",
             end_s,
             (Line("running", mean["running"], "a"), Line("waiting", mean["waiting"], "b")),
-            top=tops[1],
+            top=scale.requests,
+            until_s=scale.until_s,
         ),
     )
 
@@ -194,7 +214,7 @@ def _alternatives(report: Report) -> str:
         for p in report.alternatives
     )
     head = "<tr><th>knob</th><th>turned</th><th>bottleneck</th><th>worth</th><th>predicted</th></tr>"
-    table = f'<div class="wide"><table>{head}{rows}</table></div>'
+    table = f'<div class="wide others"><table>{head}{rows}</table></div>'
     return f"<h2>Other knobs, replayed (best first)</h2>{table}" if rows else ""
 
 
@@ -218,12 +238,13 @@ p { max-width: 60rem; margin: .5rem 0; }
 .about { opacity: .75; margin: 0; overflow-wrap: anywhere; }
 .marks { display: flex; flex-wrap: wrap; gap: .5rem; margin: .8rem 0; padding: 0; list-style: none; }
 .marks li { border: 1px solid var(--edge); border-radius: 1rem; padding: .05rem .7rem; font-size: .85rem; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; }
+.spreads { max-width: 46rem; } .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; }
 figure { margin: .5rem 0; } figcaption { font-size: .88rem; } svg { width: 100%; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 td, th { border-bottom: 1px solid var(--edge); padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
+.wide td:last-child { min-width: 9rem; } .others td:last-child { min-width: 20rem; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 th { font-weight: 600; } code { font-size: .92em; }
 ul { padding-left: 1.2rem; margin: .3rem 0; } li { overflow-wrap: anywhere; }
@@ -231,7 +252,7 @@ ul { padding-left: 1.2rem; margin: .3rem 0; } li { overflow-wrap: anywhere; }
 .a { stroke: var(--a); } .b { stroke: var(--b); } .c { stroke: var(--c); }
 .area { stroke: none; opacity: .8; } .a.area, .a.dot { fill: var(--a); } .b.area, .b.dot { fill: var(--b); }
 .c.area { fill: var(--c); }
-.key { margin-left: .8rem; white-space: nowrap; } .key::before { content: "\25A0\00A0"; }
+.key { margin-left: .8rem; white-space: nowrap; } .key::before { content: "■ "; }
 .key.a { color: var(--a); } .key.b { color: var(--b); } .key.c { color: var(--c); }
 @media (max-width: 44rem) { .pair { grid-template-columns: 1fr; } }
 @media print { body { max-width: none; font-size: 11px; padding: 0; } figure, table, li { break-inside: avoid; } }

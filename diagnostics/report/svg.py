@@ -24,21 +24,28 @@ class Line:
 
 
 def over_time(
-    title: str, unit: str, end_s: np.ndarray, lines: Sequence[Line], top: float | None = None
+    title: str,
+    unit: str,
+    end_s: np.ndarray,
+    lines: Sequence[Line],
+    top: float | None = None,
+    until_s: float | None = None,
 ) -> str:
-    """A figure of series over simulated time; filled ones are stacked. Empty for no data."""
+    """A figure of series over simulated time, filled ones stacked, up to `top` and `until_s`. Empty for no data."""
     if not len(end_s):
         return ""
     stack = np.zeros(len(end_s))
     drawn = []
     highest = top or max(1e-9, _highest(lines))
+    last_s = until_s or float(end_s[-1])
+    x = _x(end_s, last_s)
     for line in lines:
         if line.fill:
             base, stack = stack, stack + line.values
-            drawn.append(_area(end_s, base, stack, highest, line.colour))
+            drawn.append(_area(x, base, stack, highest, line.colour))
         else:
-            drawn.append(_path(end_s, line.values, highest, line.colour))
-    axes = _axes(f"{_short(highest)} {unit}", f"{float(end_s[-1]):.0f} s")
+            drawn.append(_path(x, line.values, highest, line.colour))
+    axes = _axes(f"{_short(highest)} {unit}".rstrip(), f"{_short(last_s)} s")
     return _figure(title, lines, "".join(drawn) + axes)
 
 
@@ -56,18 +63,17 @@ def _y(value: np.ndarray, highest: float) -> np.ndarray:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * np.clip(value / highest, 0, 1)
 
 
-def _points(end_s: np.ndarray, values: np.ndarray, highest: float) -> str:
-    pairs = zip(_x(end_s, float(end_s[-1])), _y(values, highest), strict=True)
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
+def _points(x: np.ndarray, values: np.ndarray, highest: float) -> str:
+    return " ".join(f"{at:.1f},{y:.1f}" for at, y in zip(x, _y(values, highest), strict=True))
 
 
-def _path(end_s: np.ndarray, values: np.ndarray, highest: float, colour: str) -> str:
-    return f'<polyline class="{colour} line" points="{_points(end_s, values, highest)}"/>'
+def _path(x: np.ndarray, values: np.ndarray, highest: float, colour: str) -> str:
+    return f'<polyline class="{colour} line" points="{_points(x, values, highest)}"/>'
 
 
-def _area(end_s: np.ndarray, base: np.ndarray, top: np.ndarray, highest: float, colour: str) -> str:
-    upper = _points(end_s, top, highest)
-    lower = " ".join(reversed(_points(end_s, base, highest).split(" ")))
+def _area(x: np.ndarray, base: np.ndarray, top: np.ndarray, highest: float, colour: str) -> str:
+    upper = _points(x, top, highest)
+    lower = " ".join(reversed(_points(x, base, highest).split(" ")))
     return f'<polygon class="{colour} area" points="{upper} {lower}"/>'
 
 
@@ -102,7 +108,7 @@ def spreads(title: str, rows: Sequence[Spread]) -> str:
     for place, row in enumerate(rows):
         y = 20 + 30 * place
         marks = [
-            (LEFT + 110 + (WIDTH - LEFT - RIGHT - 150) * (math.log10(max(ms, 0.01)) - low) / span, name, ms)
+            (LEFT + 110 + (WIDTH - LEFT - RIGHT - 190) * (math.log10(max(ms, 0.01)) - low) / span, name, ms)
             for name, ms in row.percentiles
         ]
         drawn.append(f'<text x="4" y="{y + 4}">{escape(row.label)}</text>')
@@ -131,6 +137,6 @@ def _svg(height: int, body: str, title: str) -> str:
 def _short(value: float) -> str:
     if value >= 1e6:
         return f"{value / 1e6:.1f}M"
-    if value >= 1e4:
-        return f"{value / 1e3:.0f}k"
+    if value >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -140,7 +140,10 @@ def spelled(verdict: Verdict) -> str:
 
 
 def _best(predicted: Mapping[str, Change]) -> tuple[str, Change] | None:
-    """The figure that changes most."""
+    """What the targets are about where there are some, else the figure that changes most."""
+    good = predicted.get("goodput_requests_per_s")
+    if good is not None and good.after > good.before:
+        return "goodput_requests_per_s", good
     rows = [(name, change) for name, change in predicted.items() if change.before > 0 and change.after > 0]
     if not rows:
         return next(iter(predicted.items()), None)
