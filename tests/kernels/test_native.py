@@ -95,6 +95,7 @@ def test_transpose() -> None:
 
 
 LIBRARIES = """
+import torch
 from camshaft.kernels.linear import make_linear
 make_linear(torch.ones(64, 64))(torch.ones(2, 64)) @ torch.ones(64, 64)
 print(*{line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line or "libiomp" in line})
