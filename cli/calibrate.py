@@ -104,8 +104,8 @@ def _say_quality(timings: Any, fit_error: float, band: dict[str, Any]) -> None:
         f"the sheet meets the timed steps within {fit_error:.1%} on average, and those of a small load served "
         f"before and after within {band['tpot_percent']:g} % (decodes) and {band['ttft_percent']:g} % (prompts)"
     )
-    if disturbed > 0.5 or spread > 0.1:
-        _say("the machine was not quiet: predictions from this sheet will be off by as much; calibrate again")
+    if disturbed > 0.5 or spread > 0.1 or fit_error > 0.04:
+        _say("the machine was not quiet: predictions from this sheet may be off by as much; calibrate again")
 
 
 def _sequence_us() -> float:

@@ -21,10 +21,6 @@ SHORT = 16  # a context whose attention does not count
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SILENT = (1, 2, 4, 8, 16, 32)  # prompt tokens without a token drawn: what the head adds is the difference
 CHUNKS = (64, 96, 128, 192, 256, 512)
-MANY = (
-    2,
-    4,
-)  # prompts of the longest chunk in one step; their steps take long and are timed every second round
 STEP_TOKENS = 256  # of a step that decodes share with a chunk
 FILLED = 8  # rows with keys and values of their own
 LENGTH = 1024  # tokens of each
@@ -33,10 +29,10 @@ REPEATS = 3  # of a short step, in a row, in each round
 SHORT_STEP = 32  # tokens
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
 QUIET_SHARE = (
-    0.15  # of all cores; what was timed while others took more is kept only where there is nothing else
+    0.15  # of all cores; what was timed while others took more counts only where there is nothing else
 )
 WINDOW_S = 0.5  # over which that share is taken
-ENOUGH = 3  # undisturbed timings of one kind of step
+ENOUGH = 2  # undisturbed timings of each kind of step; for them, a calibration takes up to twice its time
 
 
 @dataclass(slots=True)
@@ -52,12 +48,13 @@ class Timings:
         kept.setdefault(point, []).append(ms)
 
     def kept(self) -> dict[Point, list[float]]:
-        """Of each kind the undisturbed steps; all where those are too few."""
-        found = {}
-        for point in {**self.by_point, **self.disturbed}:
-            values = self.by_point.get(point, [])
-            found[point] = values if len(values) >= ENOUGH else values + self.disturbed.get(point, [])
-        return found
+        """Of each kind the undisturbed steps; where there are none, the fastest of the disturbed ones."""
+        slowed = {point: [min(values)] for point, values in self.disturbed.items()}
+        return {**slowed, **self.by_point}
+
+    def fewest(self, plan: Sequence[Point]) -> int:
+        """Undisturbed steps of the kind that has least of them."""
+        return min(len(self.by_point.get(point, ())) for point in plan)
 
     def medians(self) -> dict[Point, float]:
         return {point: float(np.median(values)) for point, values in self.kept().items()}
@@ -111,7 +108,8 @@ def points(room: Room) -> list[Point]:
     chunks = [n for n in CHUNKS if n <= room.length]
     found += [Point(chunks=1, tokens=n, ends=True) for n in chunks]
     found += [Point(chunks=1, tokens=n, start=room.length - n) for n in chunks if n in (64, 128, 256)]
-    found += [Point(chunks=n, tokens=chunks[-1], ends=True) for n in MANY if chunks and n <= room.filled]
+    if chunks:
+        found.append(Point(chunks=2, tokens=chunks[-1], ends=True))
     for total in (64, 128, STEP_TOKENS):
         tokens = total - all_but_one
         if 0 < tokens <= half:
@@ -136,9 +134,10 @@ def measure(
     session.probe.begin()
     session.fill(room)
     timings = session.timings
-    while timings.rounds < MIN_ROUNDS or (
-        timings.rounds < MAX_ROUNDS and clock() - begun + longest < seconds
-    ):
+    while timings.rounds < MAX_ROUNDS:
+        left = seconds if timings.fewest(plan) >= ENOUGH else 2 * seconds
+        if timings.rounds >= MIN_ROUNDS and clock() - begun + longest >= left:
+            break
         started = clock()
         say(f"{started - begun:.0f} s: round {timings.rounds + 1} of {len(plan)} kinds of steps")
         session.round(plan)
@@ -172,9 +171,8 @@ class _Session:
 
     def round(self, plan: Sequence[Point]) -> None:
         for point in plan:
-            if point.chunks == 1 or not point.chunks or self.timings.rounds % 2 == 0:
-                for _ in range(REPEATS if point.total_tokens <= SHORT_STEP else 1):
-                    self.time(point)
+            for _ in range(REPEATS if point.total_tokens <= SHORT_STEP else 1):
+                self.time(point)
         self.close()
 
     def time(self, point: Point, row: int = 0) -> None:
