@@ -119,7 +119,7 @@ def decode_kernel(
 ):  # fmt: skip
     """Grid (slots + count, num_kv_heads); spare programs return at once. partial [slots + count, heads,
     HEAD_DIM] and sums [slots + count, heads, 2] are float32 scratch. ROWS is GROUP, DIM is HEAD_DIM, and
-    SEQUENCES is `count` rounded up to a power of two, ROWS to 16 at least.
+    SEQUENCES is `count` rounded up to a power of two, ROWS to 16 and SEQUENCES to 32 at least.
     """
     item, head = tl.program_id(0), tl.program_id(1)
     share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)

@@ -3,6 +3,11 @@
 A program owns a tile of query rows of one sequence and one KV head; the heads of a group stand side by side in
 the rows, so keys are read once a group and Hopper's warpgroup instructions (64 rows) are filled. Tiles of
 keys that every row may see run without a mask; only the diagonal and the edge of a window pay for one.
+
+Keys and values come by asynchronous copies of 16 bytes, not by TMA. A TMA box is one rectangle of one tensor; a
+tile of 64 keys is four pages of 16 in any order, and descriptors that gather exist from Blackwell on only. On
+paper little would be won: copies and their addresses are some 70 of the 414 instructions of a turn, which issue
+in 0.84 of the time that the tensor cores take (REPORT.md). Queries and results pass once and do not matter.
 """
 
 from __future__ import annotations

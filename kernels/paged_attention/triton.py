@@ -67,7 +67,7 @@ def _decode(
     partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
     contexts, tables = sequences.context_lens, sequences.block_tables
     sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": decode.TILE, "LEAST": decode.MIN_TILES}
-    sizes["SEQUENCES"] = triton.next_power_of_2(count)
+    sizes["SEQUENCES"] = max(32, triton.next_power_of_2(count))
     decode.decode_kernel[(slots + count, num_kv_heads)](
         q, k_cache, v_cache, out, partial, sums, tables, contexts, *scales, 1.0,
         q.stride(0), out.stride(0), tables.stride(0), num_kv_heads, count, slots,

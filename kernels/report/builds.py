@@ -28,15 +28,18 @@ def _arches(cache: str) -> tuple[int, ...]:
     return (80, 90, 100) if cache == "*bf16" else (90, 100)  # Triton has no e4m3 below Hopper
 
 
-def _decode(dim: int, group: int, page: int, cache: str) -> Build:
+def _decode(
+    dim: int, group: int, page: int, cache: str, *, sequences: int = 64, window: bool = False
+) -> Build:
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "partial": "*fp32"}
     types |= {"sums": "*fp32", "tables": "*i32", "contexts": "*i32", **_SCALARS, **_STRIDES}
     types |= dict.fromkeys(("num_kv_heads", "count", "slots"), "i32") | {"one": "fp32"}
     return Build(
-        f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}",
+        f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}{f'-n{sequences}' if sequences != 64 else ''}{'-window' if window else ''}",
         decode.decode_kernel,
         types,
-        {"GROUP": group, "ROWS": max(16, group), "BLOCK_SIZE": page, **_sizes(dim), **_NO_MASK},
+        {"GROUP": group, "ROWS": max(16, group), "BLOCK_SIZE": page, **_sizes(dim)}
+        | {"SEQUENCES": sequences, "HAS_WINDOW": window, "HAS_CAP": window},
         ("q", "k_cache", "v_cache", "out", "partial", "q_stride", "out_stride"),
         num_stages=decode.stages(dim),
         arches=_arches(cache),
@@ -81,6 +84,9 @@ def _attention() -> list[Build]:
         _decode(128, 8, 16, "*bf16"),
         _decode(64, 4, 16, "*bf16"),
         _decode(256, 4, 16, "*bf16"),
+        _decode(128, 16, 64, "*bf16"),
+        _decode(128, 8, 16, "*bf16", sequences=1024),
+        _decode(128, 8, 16, "*bf16", window=True),
         _decode(128, 8, 16, "*fp8e4nv"),
         merge,
         *(_prefill(128, 4, "*bf16", arch) for arch in (80, 90, 100)),
@@ -117,13 +123,17 @@ def _rows() -> list[Build]:
             {"BLOCK": silu_mul.STRIP},
             ("gate_up", "out", "width"),
         ),
-        Build(
-            "rope-kv-write-d128",
-            rope_kv_write.rope_kv_write_kernel,
-            rope,
-            {"HEAD_DIM": 128, "HALF": 64, "HAS_NORM": True},
-            ("qkv", "k_cache", "v_cache", "cos_sin", "row_stride", "block_size"),
-            num_warps=1,
+        *(
+            Build(
+                f"rope-kv-write-d128{suffix}",
+                rope_kv_write.rope_kv_write_kernel,
+                rope | {"k_cache": cache, "v_cache": cache},
+                {"HEAD_DIM": 128, "HALF": 64, "HAS_NORM": True},
+                ("qkv", "k_cache", "v_cache", "cos_sin", "row_stride", "block_size"),
+                num_warps=1,
+                arches=_arches(cache),
+            )
+            for cache, suffix in _CACHE.items()
         ),
     ]
 

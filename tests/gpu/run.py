@@ -1,8 +1,9 @@
 """Proves the GPU path on one Hopper GPU in a few minutes: `python tests/gpu/run.py --out results.json --sheet sheet.yaml`.
 
-Needs torch, triton, numpy, safetensors and transformers, and no network. Correctness of every kernel, tokens of
-small random models against transformers, a captured graph against eager, then timings beside the device's own
-copy and product. `--dry` runs the correctness part on a CPU, through Triton's interpreter.
+Needs torch, triton, numpy, safetensors and transformers, and no network. Correctness of every kernel, also at the
+shapes of every model sheet, tokens of small random models against transformers, a captured graph against eager;
+then timings beside the device's own copy and product, and a verdict a judged line. Every part runs in a process of
+its own, so that one that dies costs nothing but itself. `--dry` runs what a CPU can, through Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -10,133 +11,152 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / ".pkg")]
+
+from tests.gpu.verdict import sheet, table, verdicts  # noqa: E402 - these need no torch
+
+BUDGET_S = 450.0  # of all parts together
+CHECKS_S = 200.0
+SECTIONS_S = {"rates": 40.0, "attention": 90.0, "linear": 60.0, "steps": 120.0, "host": 90.0}
 
 
-def check_all(dry: bool, only: str) -> list[dict[str, Any]]:
-    """One record a check and dtype; a failed one holds its error."""
-    import torch
-    from tests.gpu import (
-        attention_checks,
-        executor_checks,
-        expert_checks,
-        fp8_checks,
-        model_checks,
-        row_checks,
-        sample_checks,
-    )
-    from tests.gpu.check import Place
-
-    rooms = (attention_checks, row_checks, fp8_checks, expert_checks, sample_checks)
-    kernels = [check for room in rooms for check in room.CHECKS if not (dry and check.heavy)]
-    whole = [*model_checks.ANYWHERE, *executor_checks.ANYWHERE]
-    whole += [] if dry else [*model_checks.ON_A_GPU, *executor_checks.ON_A_GPU]
-    device = torch.device("cpu" if dry else "cuda")
-    # The interpreter's bf16 product is wrong; on a GPU a float32 product is in tf32.
-    kernel_dtypes = [torch.float16] if dry else [torch.bfloat16, torch.float16]
-    jobs = [(check, dtype) for check in kernels for dtype in kernel_dtypes]
-    jobs += [(check, torch.float32 if dry else torch.bfloat16) for check in whole]
-    if dry:
-        model_checks.force_triton()
-    records = []
-    for check, dtype in jobs:
-        if only not in check.name:
-            continue
-        begun, error = time.perf_counter(), None
+def run_part(arguments: list[str], limit_s: float) -> tuple[list[dict[str, Any]], str]:
+    """(records that a process of this script wrote, what went wrong or nothing)."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "records"
+        command = [sys.executable, __file__, *arguments, "--records", str(out)]
+        trouble = ""
         try:
-            check.run(Place(device, dtype))
-        except Exception:  # what failed is reported, and the rest still runs
-            error = traceback.format_exc()[-1500:]
-        name = f"{check.name} {str(dtype).removeprefix('torch.')}"
-        records.append({"check": name, "ok": error is None, "s": time.perf_counter() - begun, "error": error})
-        print(f"{'ok  ' if error is None else 'FAIL'} {name}", flush=True)
-        if error:
-            print(error, flush=True)
-    return records
+            code = subprocess.run(command, timeout=max(limit_s, 1.0), check=False).returncode
+            trouble = f"exit status {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            trouble = f"not done after {limit_s:.0f} s"
+        lines = out.read_text().splitlines() if out.exists() else []
+    return [json.loads(line) for line in lines], trouble
 
 
-def describe() -> dict[str, Any]:
-    """The machine and the versions that ran."""
-    import torch
-    import triton
+def run_checks(workers: int, deadline: float, only: str) -> list[dict[str, Any]]:
+    """Every check, dealt out to processes; those that need the device alone at the end, in one of their own.
 
-    found: dict[str, Any] = {
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
-    if torch.cuda.is_available():
-        p = torch.cuda.get_device_properties(0)
-        found |= {"gpu": p.name, "sms": p.multi_processor_count, "memory_gib": p.total_memory / 2**30}
-        found |= {"capability": f"{p.major}.{p.minor}", "l2_mib": getattr(p, "L2_cache_size", 0) / 2**20}
-    return found
+    A process that dies is begun again behind the check that killed it.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work(part: int) -> list[dict[str, Any]]:
+        done: list[dict[str, Any]] = []
+        while True:
+            arguments = ["--part", f"{part}/{workers + 1}", "--skip", str(len(done)), "--only", only]
+            records, trouble = run_part(arguments, deadline - time.monotonic())
+            finished = [record for record in records if "ok" in record]
+            done += finished
+            begun = [record for record in records if "ok" not in record]
+            if not trouble:
+                return done
+            lost = begun[-1]["check"] if len(begun) > len(finished) else f"worker {part}"
+            print(f"FAIL {lost}: {trouble}", flush=True)
+            done.append({"check": lost, "ok": False, "s": 0.0, "error": trouble})
+            if not begun or time.monotonic() > deadline:
+                return done
+
+    with ThreadPoolExecutor(workers) as pool:
+        shared = [record for part in pool.map(work, range(workers)) for record in part]
+    return shared + work(workers)
 
 
-def sheet(machine: dict[str, Any], measured: dict[str, Any]) -> str:
-    """A hardware sheet of this machine, in the form of `presets/hardware`."""
-    return "\n".join([
-        f"name: {machine['gpu']}", "aliases: []", f"source: measured by tests/gpu/run.py with torch {machine['torch']}",
-        f"memory_gib: {machine['memory_gib']:.2f}",
-        f"memory_bandwidth_gb_s: {measured['copy_bytes_per_s'] / 1e9:.0f}",
-        "compute_tflops:", f"  bfloat16: {measured['matmul_flops'] / 1e12:.0f}",
-        f"l2_mib: {machine['l2_mib']:.0f}", f"compute_capability: '{machine['capability']}'", "",
-    ])  # fmt: skip
+def everything(options: argparse.Namespace) -> int:
+    """The parent: exit status 1 when a check failed or a judged line is not met."""
+    begun = time.monotonic()
+    machine, _ = run_part(["--section", "machine"], 60.0)
+    results: dict[str, Any] = {"machine": machine[0] if machine else {}, "sections": {}, "rows": []}
+    workers = options.workers or max(1, min(6, (os.cpu_count() or 1) - 1))
+    results["checks"] = run_checks(workers, begun + CHECKS_S, options.only)
+    rates: dict[str, float] = {}
+    for name, limit_s in {} if options.no_timings else SECTIONS_S.items():
+        left_s = begun + BUDGET_S - time.monotonic()
+        rows, trouble = run_part(["--section", name, "--rates", json.dumps(rates)], min(limit_s, left_s))
+        results["sections"][name] = trouble or "ok"
+        if name == "rates":
+            rates = rows[0] if rows else {}
+        else:
+            results["rows"] += rows
+        if trouble:
+            print(f"FAIL section {name}: {trouble}", flush=True)
+    results |= {"rates": rates, "seconds": time.monotonic() - begun}
+    results["verdict"] = verdicts(results["checks"], results["rows"])
+    print(table(rates, results["rows"]))
+    for line in results["verdict"]:
+        print(f"{line['verdict']:<8} {line['line']}: {line['found']}")
+    print(f"{results['seconds']:.0f} s")
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+    if options.sheet and rates:
+        options.sheet.write_text(sheet(results["machine"], rates))
+    return 0 if all(line["verdict"] == "met" for line in results["verdict"]) else 1
 
 
-def table(measured: dict[str, Any]) -> str:
-    """The timings for people."""
-    lines = [
-        f"copy {measured['copy_bytes_per_s'] / 1e12:.2f} TB/s, product {measured['matmul_flops'] / 1e12:.0f} TFLOP/s"
-    ]
-    for row in measured["rows"]:
-        shares = ", ".join(
-            f"{row[key]:.0%} {key.replace('_', ' ')}" for key in ("of_copy", "of_matmul") if key in row
-        )
-        goal = f" (target {row['target']:.0%})" if row.get("target") else ""
-        lines.append(
-            f"{row['what']:<58} {row.get('us', float('nan')):>10.1f} us  {shares}{goal}{row.get('error', '')}"
-        )
-    return "\n".join(lines)
+def one_part(options: argparse.Namespace) -> int:
+    """A process that the parent started: writes one JSON record a line."""
+    with options.records.open("w") as file:
+
+        def write(record: dict[str, Any]) -> None:
+            print(json.dumps(record), file=file, flush=True)
+
+        if options.section:
+            from tests.gpu.sections import run_section
+
+            run_section(options.section, json.loads(options.rates), write)
+            return 0
+        from tests.gpu.sections import check_part
+
+        part, parts = map(int, options.part.split("/"))
+        return check_part((part, parts), options.skip, options.only, write)
+
+
+def dry(options: argparse.Namespace) -> int:
+    """Correctness on a CPU, and the loop that measures the host, in this process."""
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    from tests.gpu.sections import check_part, run_section
+
+    records: list[dict[str, Any]] = []
+    check_part((0, 1), 0, options.only, records.append, dry=True)
+    checks = [record for record in records if "ok" in record]
+    if not options.only:
+        run_section("host-dry", {}, print)
+    failed = [record["check"] for record in checks if not record["ok"]]
+    if options.out:
+        options.out.write_text(json.dumps({"checks": checks}, indent=1) + "\n")
+    print(f"{len(checks) - len(failed)} of {len(checks)} checks passed")
+    return 1 if failed or not checks else 0
 
 
 def main() -> int:
-    """Exit status 1 when a check failed."""
+    """Exit status 1 when something failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--dry", action="store_true", help="correctness only, on a CPU through the interpreter"
-    )
+    parser.add_argument("--dry", action="store_true", help="correctness on a CPU through the interpreter")
     parser.add_argument("--only", default="", metavar="TEXT", help="checks whose name holds this")
     parser.add_argument("--no-timings", action="store_true")
+    parser.add_argument("--workers", type=int, default=0, help="processes that check side by side")
     parser.add_argument("--out", type=Path, metavar="FILE", help="results as JSON")
     parser.add_argument("--sheet", type=Path, metavar="FILE", help="this machine's hardware sheet as YAML")
+    parser.add_argument("--records", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--section", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rates", default="{}", help=argparse.SUPPRESS)
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.dry:
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    sys.path[:0] = [str(ROOT), str(ROOT / ".pkg")]
-
-    results: dict[str, Any] = {"machine": describe(), "checks": check_all(options.dry, options.only)}
-    if not options.dry and not options.no_timings:
-        from tests.gpu.executor_checks import host_timings
-        from tests.gpu.timings import timings
-
-        results["timings"] = measured = timings()
-        measured["rows"] += host_timings()
-        print(table(measured))
-        if options.sheet:
-            options.sheet.write_text(sheet(results["machine"], measured))
-    if options.out:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
-    failed = [record["check"] for record in results["checks"] if not record["ok"]]
-    print(f"{len(results['checks']) - len(failed)} of {len(results['checks'])} checks passed")
-    return 1 if failed or not results["checks"] else 0
+    if options.records:
+        return one_part(options)
+    return dry(options) if options.dry else everything(options)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from triton.testing import do_bench
 
-from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
+from camshaft.kernels.experts import make_experts, route
+from camshaft.kernels.experts.fp8 import Fp8Experts
+from camshaft.kernels.linear import InputNorm
+from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
 from camshaft.kernels.paged_attention import Sequences, paged_attention
 from camshaft.kernels.quantize_rows import quantize_rows
 from camshaft.kernels.rms_norm import rms_norm
 from camshaft.kernels.rope_kv_write import rope_kv_write
 from camshaft.kernels.silu_mul import silu_mul
+
+from .executor_checks import host_timings
+from .steps import decode_step, host_gap
 
 CUDA = torch.device("cuda")
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
@@ -35,6 +41,24 @@ def product_flops() -> float:
     """bf16 product of 8192 x 8192 x 8192."""
     a, b = (torch.randn(8192, 8192, device=CUDA, dtype=BF16) for _ in range(2))
     return 2 * 8192**3 / median_s(lambda: a @ b)
+
+
+def fp8_product_flops() -> float:
+    """The same in FP8 with a scale a row, by torch's own product."""
+    a, b = (torch.randn(8192, 8192, device=CUDA, dtype=BF16).to(FP8) for _ in range(2))
+    ones = torch.ones(8192, 1, device=CUDA)
+    product = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
+    seconds = median_s(lambda: product(a, b.t(), ones, ones.t(), out_dtype=BF16, use_fast_accum=True))
+    return 2 * 8192**3 / seconds
+
+
+def rates_of() -> dict[str, float]:
+    """Bytes and FLOPs per second that everything is held against; 0 for FP8 where it does not run."""
+    try:
+        narrow = fp8_product_flops()
+    except RuntimeError:
+        narrow = 0.0
+    return {"copy": copy_bytes_per_s(), "matmul": product_flops(), "matmul_fp8": narrow}
 
 
 def _sequences(batch: int, context: int, queries: int, page: int = 16) -> Sequences:
@@ -62,6 +86,7 @@ def decode(
         "what": f"decode {batch} x {context}, {heads}/{kv_heads} heads, KV {dtype}".replace("torch.", ""),
         "us": seconds * 1e6, "GB": moved / 1e9, "of_copy": moved / seconds / copy,
         "target": (0.75 if dtype == FP8 else 0.85) if moved >= 1e9 else None,
+        "judged": ("decode-fp8" if dtype == FP8 else "decode-bf16") if moved >= 1e9 else None,
     }  # fmt: skip
 
 
@@ -78,6 +103,7 @@ def prefill(chunk: int, context: int, heads: int, kv_heads: int, rate: float) ->
             "us": seconds * 1e6,
             "of_matmul": flops / seconds / rate,
             "target": target,
+            "judged": "prefill" if target else None,
         }
     ]
     if chunk == context:
@@ -96,6 +122,64 @@ def prefill(chunk: int, context: int, heads: int, kv_heads: int, rate: float) ->
                 "of_matmul": flops / peer / rate,
             }
         )
+        flash = _flash(peer_q, peer_k, peer_v)
+        if flash is not None:
+            rows.append(
+                {"what": "  FlashAttention, not paged", "us": flash * 1e6, "of_matmul": flops / flash / rate}
+            )
+    return rows
+
+
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float | None:
+    """Seconds of the flash-attn package over [1, heads, T, dim]; None where it is not installed."""
+    try:
+        from flash_attn import flash_attn_func  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    parts = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    return median_s(lambda: flash_attn_func(*parts, causal=True))
+
+
+def uneven_decode(copy: float) -> dict[str, Any]:
+    """One sequence of 131,072 tokens among 63 of 512: the long one must not run on a few SMs."""
+    batch, heads, kv_heads, page = 64, 32, 8, 16
+    contexts = torch.full((batch,), 512, dtype=torch.int32, device=CUDA)
+    contexts[5] = 131072
+    needed = [-(-int(c) // page) for c in contexts.tolist()]
+    tables = torch.zeros((batch, max(needed)), dtype=torch.int32, device=CUDA)
+    order = torch.randperm(sum(needed), device=CUDA).int()
+    for i, part in enumerate(order.split(needed)):
+        tables[i, : len(part)] = part
+    k, v = _cache(1, sum(needed) * page, kv_heads, 128, BF16)
+    starts = torch.arange(batch + 1, device=CUDA, dtype=torch.int32)
+    sequences = Sequences(starts, contexts, tables, batch, 1, 131072)
+    q = torch.randn(batch, heads * 128, device=CUDA, dtype=BF16)
+    out = torch.empty_like(q)
+    seconds = median_s(lambda: paged_attention(q, k, v, sequences, 128**-0.5, None, out))
+    moved = 2 * int(contexts.sum()) * kv_heads * 128 * 2
+    return {
+        "what": "decode 1 x 131072 among 63 x 512, 32/8 heads", "us": seconds * 1e6, "GB": moved / 1e9,
+        "of_copy": moved / seconds / copy,
+    }  # fmt: skip
+
+
+def experts_layer(copy: float) -> list[dict[str, Any]]:
+    """The experts of a Qwen3 30B layer over 64 tokens, in bf16 and FP8."""
+    num_experts, hidden, inner, tokens, top_k = 128, 2048, 768, 64, 8
+    x, out = (torch.randn(tokens, hidden, device=CUDA, dtype=BF16) for _ in range(2))
+    ids, weights = route(torch.randn(tokens, num_experts, device=CUDA), top_k, renormalise=True)
+    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
+    wide = [[torch.randn(size, device=CUDA, dtype=BF16) / 50 for _ in range(num_experts)] for size in sizes]
+    narrow = [[quantize_weight(weight) for weight in part] for part in wide]
+    read = len(ids.unique()) / num_experts
+    rows = []
+    for name, layer in (("bf16", make_experts(*wide)), ("fp8", Fp8Experts(narrow[0], narrow[1], narrow[2]))):
+        seconds = median_s(lambda layer=layer: layer(x, ids, weights, out))
+        moved = layer.weight_bytes * read
+        rows.append({
+            "what": f"experts {tokens} x {top_k} of {num_experts}, {hidden} x {inner}, {name}", "us": seconds * 1e6,
+            "of_copy": moved / seconds / copy,
+        })  # fmt: skip
     return rows
 
 
@@ -114,7 +198,14 @@ def small_kernels(copy: float) -> list[dict[str, Any]]:
     runs: list[tuple[str, Callable[[], Any], int]] = [
         ("rms_norm", lambda: rms_norm(x, weight, 1e-5, normed), 4 * x.numel()),
         ("silu_mul", lambda: silu_mul(both, gated), 6 * gated.numel()),
+        ("rms_norm with residual", lambda: rms_norm(x, weight, 1e-5, normed, added=normed), 8 * x.numel()),
         ("quantize_rows", lambda: quantize_rows(x), 3 * x.numel()),
+        (
+            "quantize_rows with residual and norm",
+            lambda: quantize_rows(x, norm=InputNorm(weight, 1e-5), added=normed),
+            7 * x.numel(),
+        ),
+        ("quantize_rows with gate", lambda: quantize_rows(both, gated=True), 5 * gated.numel()),
         (
             "rope_kv_write",
             lambda: rope_kv_write(qkv, positions, positions, cos_sin, k, v),
@@ -148,63 +239,31 @@ def fp8_layers(rate: float, copy: float) -> list[dict[str, Any]]:
     return rows
 
 
-def decode_step(
-    name: str, hidden: int, inner: int, heads: int, layers: int, copy: float, batch: int = 64
-) -> dict[str, Any]:
-    """A decode step of `layers` layers with random FP8 weights and 2,048 cached tokens a sequence, in a graph."""
-    kv_heads, context = 8, 2048
-    width = (heads + 2 * kv_heads) * 128
-    sizes = ((width, hidden), (hidden, heads * 128), (2 * inner, hidden), (hidden, inner))
-    stack = [[Fp8Linear(fp8_weight(*size)) for size in sizes] for _ in range(layers)]
-    caches = [_cache(batch, context, kv_heads, 128, BF16) for _ in range(layers)]
-    sequences = _sequences(batch, context, 1)
-    x, weight = (
-        torch.randn(batch, hidden, device=CUDA, dtype=BF16),
-        torch.ones(hidden, device=CUDA, dtype=BF16),
-    )
-    positions = torch.full((batch,), context - 1, device=CUDA)
-    slots = sequences.block_tables[:, -1].long() * 16 + 15
-    cos_sin = torch.randn(context, 128, device=CUDA)
-
-    def step() -> None:
-        for (qkv_layer, output, gate_up, down), (k, v) in zip(stack, caches, strict=True):
-            qkv = qkv_layer(rms_norm(x, weight, 1e-5))
-            rope_kv_write(qkv, positions, slots, cos_sin, k, v)
-            output(paged_attention(qkv[:, : heads * 128], k, v, sequences, 128**-0.5), x, accumulate=True)
-            down(silu_mul(gate_up(rms_norm(x, weight, 1e-5))), x, accumulate=True)
-
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    seconds = median_s(graph.replay)
-    moved = sum(layer.weight_bytes for part in stack for layer in part)
-    moved += layers * 2 * batch * context * kv_heads * 128 * 2
-    return {
-        "what": f"decode step, {name}, {layers} layers, batch {batch}", "us": seconds * 1e6, "GB": moved / 1e9,
-        "of_copy": moved / seconds / copy, "target": 0.8,
-    }  # fmt: skip
+Jobs = list[Callable[[], Any]]
 
 
-def timings() -> dict[str, Any]:
-    """Everything, as data."""
-    copy, rate = copy_bytes_per_s(), product_flops()
-    jobs: list[Callable[[], Any]] = [
-        *(lambda a=a, d=d: decode(*a, d, copy) for a in ((64, 8192, 64, 8), (64, 2048, 32, 8), (1, 131072, 32, 8), (8, 8192, 32, 8))
-          for d in (BF16, FP8)),
-        *(lambda a=a: prefill(*a, rate) for a in ((8192, 8192, 32, 8), (2048, 8192, 64, 8), (512, 4096, 32, 8))),
-        lambda: small_kernels(copy),
-        lambda: fp8_layers(rate, copy),
-        lambda: decode_step("8B shapes", 4096, 14336, 32, 32, copy),
-        lambda: decode_step("70B shapes", 8192, 28672, 64, 10, copy),
-    ]  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for job in jobs:
-        try:
-            made = job()
-        except Exception as error:  # one failure must not cost the rest of the run
-            made = {"what": "failed", "error": f"{type(error).__name__}: {error}"[:500]}
-        rows += made if isinstance(made, list) else [made]
-        torch.cuda.empty_cache()
-    return {"copy_bytes_per_s": copy, "matmul_flops": rate, "rows": rows}
+def _attention(copy: float, rate: float) -> Jobs:
+    decodes = ((64, 8192, 64, 8), (64, 8192, 32, 8), (64, 2048, 32, 8), (1, 131072, 32, 8), (8, 8192, 32, 8))
+    prefills = ((8192, 8192, 32, 8), (2048, 8192, 64, 8), (512, 4096, 32, 8))
+    return [
+        *(lambda a=a, d=d: decode(*a, d, copy) for a in decodes for d in (BF16, FP8)),
+        lambda: uneven_decode(copy),
+        *(lambda a=a: prefill(*a, rate) for a in prefills),
+    ]
+
+
+def _linear(copy: float, rate: float) -> Jobs:
+    return [lambda: small_kernels(copy), lambda: fp8_layers(rate, copy), lambda: experts_layer(copy)]
+
+
+def _steps(copy: float, rate: float) -> Jobs:
+    return [lambda size=size: decode_step(size, median_s, copy) for size in ("70B layers", "8B")]
+
+
+def _host(copy: float, rate: float) -> Jobs:
+    return [lambda: host_gap("8B", CUDA), host_timings]
+
+
+SECTIONS: dict[str, Callable[[float, float], Jobs]] = {
+    "attention": _attention, "linear": _linear, "steps": _steps, "host": _host,
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""The parts of a run, each within one process: checks dealt out, the machine, its rates, timings."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import (
+    attention_checks,
+    executor_checks,
+    expert_checks,
+    fp8_checks,
+    model_checks,
+    row_checks,
+    sample_checks,
+    sheet_checks,
+)
+from .check import Check, Place
+
+Write = Callable[[dict[str, Any]], object]
+
+
+def jobs(dry: bool) -> list[tuple[Check, torch.dtype]]:
+    """Every check with the dtypes it runs in."""
+    rooms = (attention_checks, row_checks, fp8_checks, expert_checks, sample_checks)
+    kernels = [check for room in rooms for check in room.CHECKS if not (dry and check.heavy)]
+    # The interpreter's bf16 product is wrong; on a GPU a float32 product is in tf32.
+    found = [
+        (check, dtype)
+        for check in kernels
+        for dtype in ([torch.float16] if dry else [torch.bfloat16, torch.float16])
+    ]
+    found += [
+        (check, torch.float32 if dry else torch.bfloat16)
+        for check in (*model_checks.ANYWHERE, *executor_checks.ANYWHERE)
+    ]
+    if not dry:
+        alone = (*model_checks.ON_A_GPU, *executor_checks.ON_A_GPU, *sheet_checks.checks())
+        found += [(check, torch.bfloat16) for check in alone]
+    return found
+
+
+def needs_all(check: Check) -> bool:
+    """Whether a check measures the whole device's memory, and nothing may run beside it."""
+    return check.name.startswith("device-memory")
+
+
+def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry: bool = False) -> int:
+    """Runs every n-th check from number i on, (i, n) being `part`, without the first `skip` of them.
+
+    The last part of several is that of the checks that need the device alone, and nobody else's. Writes a
+    record before and one after each. Exit status 3 when an error left the device unusable.
+    """
+    if dry:
+        model_checks.force_triton()
+    device = torch.device("cpu" if dry else "cuda")
+    number, parts = part
+    mine = [job for job in jobs(dry) if only in job[0].name]
+    if parts > 1:
+        last = number == parts - 1
+        mine = [job for job in mine if needs_all(job[0]) == last]
+        mine = mine if last else mine[number :: parts - 1]
+    for check, dtype in mine[skip:]:
+        name = f"{check.name} {str(dtype).removeprefix('torch.')}"
+        write({"check": name})
+        begun, error, alive = time.perf_counter(), None, True
+        try:
+            check.run(Place(device, dtype))
+        except Exception:  # what failed is reported, and the rest still runs
+            error = traceback.format_exc()[-1500:]
+            alive = dry or _is_alive()
+        write({"check": name, "ok": error is None, "s": time.perf_counter() - begun, "error": error})
+        print(f"{'ok  ' if error is None else 'FAIL'} {name}\n{error or ''}".rstrip(), flush=True)
+        if not alive:
+            return 3
+    return 0
+
+
+def _is_alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").add_(1).item()
+    except Exception:  # whatever it says, nothing more can run in this process
+        return False
+    return True
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions that ran."""
+    import triton
+
+    found: dict[str, Any] = {
+        "python": sys.version.split()[0], "torch": torch.__version__, "triton": triton.__version__,
+    }  # fmt: skip
+    if torch.cuda.is_available():
+        p = torch.cuda.get_device_properties(0)
+        found |= {"gpu": p.name, "sms": p.multi_processor_count, "memory_gib": p.total_memory / 2**30}
+        found |= {"capability": f"{p.major}.{p.minor}", "l2_mib": getattr(p, "L2_cache_size", 0) / 2**20}
+    return found
+
+
+def run_section(name: str, rates: dict[str, float], write: Write) -> None:
+    """Writes the rows of one section; a row that fails says so, and the next is measured."""
+    if name == "machine":
+        write(machine())
+        return
+    if name == "host-dry":
+        from .steps import host_gap
+
+        write(host_gap("tiny", torch.device("cpu"), sequences=4, prompt=20, steps=6))
+        return
+    from .timings import SECTIONS, rates_of
+
+    if name == "rates":
+        write(rates_of())
+        return
+    for job in SECTIONS[name](rates.get("copy", float("nan")), rates.get("matmul", float("nan"))):
+        try:
+            made = job()
+        except Exception as error:  # one failure must not cost the rest of the run
+            made = {"what": f"{name}: failed", "error": f"{type(error).__name__}: {error}"[:500]}
+        for row in made if isinstance(made, list) else [made]:
+            write(row)
+        torch.cuda.empty_cache()
