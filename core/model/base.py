@@ -1,23 +1,18 @@
-"""The contracts around a model: where weights come from, what a forward pass is, who draws tokens.
+"""The contracts around a model: where weights come from, and what a forward pass is.
 
-`registry.build(shape, weights, device, dtype)` returns a `Model`. The executor knows models, weight
-sources and samplers only through this page.
+`registry.build(shape, weights, device, dtype)` returns a `Model`. The executor knows models and weight sources
+only through this page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-import numpy as np
 import torch
 
 from ..shape import ModelShape
 from .batch import ForwardBatch, PagedCache
-
-if TYPE_CHECKING:
-    from ..request import SamplingParams
-    from ..schedule.plan import TokenLogprobs
 
 
 class WeightSource(Protocol):
@@ -50,25 +45,4 @@ class Model(Protocol):
         call overwrites. Tokens past `query_starts[-1]` are padding: they pass through every linear
         layer, touch neither cache nor attention, and have slot -1.
         """
-        ...
-
-
-class Sampler(Protocol):
-    """Draws tokens for permanent rows; holds the per-row parameters, counts and random state."""
-
-    def add(
-        self, row: int, params: SamplingParams, prompt_tokens: np.ndarray, output_tokens: np.ndarray
-    ) -> None:
-        """A row begins; after an eviction `output_tokens` (int32) is what it had drawn before."""
-        ...
-
-    def remove(self, row: int) -> None:
-        """A row is free; unknown rows are ignored."""
-        ...
-
-    def sample(
-        self, logits: torch.Tensor, rows: Sequence[int] | np.ndarray
-    ) -> tuple[torch.Tensor, dict[int, TokenLogprobs]]:
-        """Tokens int64 [m] drawn from float32 logits [m, vocab] (may be changed in place), one per row,
-        and the log-probabilities, by row, of the rows that asked for them."""
         ...

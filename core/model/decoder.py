@@ -13,9 +13,10 @@ from ...kernels.rope_kv_write import rope_kv_write
 from ..shape import ModelShape
 from .base import WeightSource
 from .batch import ForwardBatch, PagedCache
-from .layers import Loader, Workspace, load_layer
+from .layers import Workspace, load_layer
 from .residual import Residual
 from .rope import cos_sin_table
+from .weights import Loader
 
 
 class DenseDecoder:

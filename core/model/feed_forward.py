@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -12,10 +12,8 @@ from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
 from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear
 from ..shape import ModelShape
-
-if TYPE_CHECKING:
-    from .layers import Loader
-    from .residual import Residual
+from .residual import Residual
+from .weights import Loader
 
 MIXTURES = frozenset({"MixtralForCausalLM", "Qwen3MoeForCausalLM"})
 

@@ -17,9 +17,9 @@ from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.decoder import DenseDecoder
 from camshaft.core.model.feed_forward import ExpertFeedForward, Fp8FeedForward
 from camshaft.core.model.fp8 import matrix_linear, obstacle_in, quantized
-from camshaft.core.model.layers import Loader
 from camshaft.core.model.registry import build
 from camshaft.core.model.select import model_shape, open_model
+from camshaft.core.model.weights import Loader
 from camshaft.core.shape import ModelShape
 from camshaft.kernels.experts.fp8 import Fp8Experts
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
