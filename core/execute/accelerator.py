@@ -114,3 +114,14 @@ class Cuda:
 def accelerator_of(device: torch.device) -> Accelerator | None:
     """None where the device is the host itself."""
     return Cuda(device) if device.type == "cuda" else None
+
+
+def memory_wanted(error: RuntimeError) -> str | None:
+    """What of a device's memory was asked for in vain, in a line; None for an error of another kind.
+
+    torch's allocator has a type of its own for it; kernels that load their code and cuBLAS say it in words.
+    """
+    line = str(error).partition("\n")[0].rstrip(".")
+    if isinstance(error, torch.OutOfMemoryError):
+        return line
+    return line if any(words in line for words in ("out of memory", "STATUS_ALLOC_FAILED")) else None

@@ -12,7 +12,7 @@ from ..model.base import Model
 from ..model.batch import PagedCache
 from ..model.registry import obstacle
 from ..sample.on_device import DeviceSampler
-from .accelerator import Accelerator
+from .accelerator import Accelerator, memory_wanted
 from .cache import allocate_cache
 from .device_steps import DeviceSteps
 from .graphs import DecodeGraphs, reserve_attention
@@ -58,11 +58,6 @@ def open_on_device(
     return Opened(steps, cache, limits)
 
 
-def first_line(error: torch.OutOfMemoryError) -> str:
-    """What was asked for; further lines tell of settings of torch."""
-    return str(error).partition("\n")[0].rstrip(".")
-
-
 @torch.inference_mode()
 def _run_largest(model: Model, cache: PagedCache, rows: RowState, limits: Limits) -> None:
     """A forward pass of the largest step, for the buffers that a model keeps."""
@@ -89,8 +84,10 @@ def _measured_limits(
         layer.view(torch.uint8).zero_()
     try:
         measured = _measure(loaded, trial, sizes, rows, sampler, accelerator)
-    except torch.OutOfMemoryError as error:
-        why = first_line(error)
+    except RuntimeError as error:
+        why = memory_wanted(error)
+        if why is None:
+            raise
     else:
         del trial
         accelerator.release_cached()

@@ -16,10 +16,10 @@ from ..model.batch import PagedCache
 from ..sample.on_device import DeviceSampler
 from ..sample.sampler import Sampler
 from ..schedule.plan import StepPlan, StepResult, TokenLogprobs
-from .accelerator import Accelerator, accelerator_of
+from .accelerator import Accelerator, accelerator_of, memory_wanted
 from .base import Capacity
 from .cache import allocate_cache, copy_blocks
-from .device_open import first_line, open_on_device
+from .device_open import open_on_device
 from .device_steps import DeviceStep, DeviceSteps
 from .limits import Limits, Loaded
 from .prompt_scores import PromptChunk, PromptScores
@@ -130,8 +130,10 @@ class TorchExecutor:
         started_s = time.perf_counter()
         try:
             return _Running(started_s, self._launch(plan))
-        except torch.OutOfMemoryError as error:
-            why = first_line(error)
+        except RuntimeError as error:
+            why = memory_wanted(error)
+            if why is None:
+                raise
         # Outside the handler: the error's frames hold the tensors of the step that failed.
         self._unapplied.append(plan)
         raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {why}")
@@ -163,8 +165,10 @@ class TorchExecutor:
         step = handle.step
         try:
             results = step.results()
-        except torch.OutOfMemoryError as error:
-            why = first_line(error)
+        except RuntimeError as error:
+            why = memory_wanted(error)
+            if why is None:
+                raise
         else:
             self._scores.told(step.chunks)
             return StepResult(

@@ -16,6 +16,7 @@ from device_support import FakeAccelerator
 from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
 from camshaft.core.errors import CapacityError, ConfigError, OutOfMemory
+from camshaft.core.execute.accelerator import memory_wanted
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.load import limits_of, sizes_of
 from camshaft.core.execute.torch_executor import TorchExecutor
@@ -225,6 +226,39 @@ def test_an_engine_short_of_memory_gives_the_same_tokens(model: Model, most: int
     assert seen == expected
     assert figures["out_of_memory"] >= 1
     assert figures["eager_steps.prefill"] > calm["eager_steps.prefill"]
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB.\nMore"), "CUDA out of memory. Tried 2 GiB"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "Triton Error [CUDA]: out of memory"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling",
+        ),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), None),
+    ],
+)
+def test_errors_that_mean_want_of_memory(error: RuntimeError, wanted: str | None) -> None:
+    assert memory_wanted(error) == wanted
+
+
+def test_another_error_of_a_step_is_passed_on(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = FakeAccelerator()
+    hungry = Hungry(model, accelerator)
+    executor = TorchExecutor.of(
+        hungry, Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64), accelerator
+    )
+    executor.open()
+
+    def broken(batch: ForwardBatch, cache: Any) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(hungry, "forward", broken)
+    rows = np.array([2], dtype=np.int32)
+    with pytest.raises(RuntimeError, match="illegal"):
+        executor.launch(StepPlan(0, rows, rows * 0, rows * 0 + 1, np.ones(1, bool), 1))
 
 
 def test_a_failed_step_holds_no_memory(model: Model) -> None:
