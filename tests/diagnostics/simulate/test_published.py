@@ -26,8 +26,8 @@ from camshaft.diagnostics.simulate.published import (
 DATA = Path(__file__).parents[1] / "data"
 
 
-def points() -> list[Point]:
-    with (DATA / "h100_vllm_dense.csv").open(newline="") as file:
+def points(name: str = "h100_vllm_dense.csv") -> list[Point]:
+    with (DATA / name).open(newline="") as file:
         return [
             Point(
                 hardware="h100_sxm",
@@ -35,13 +35,13 @@ def points() -> list[Point]:
                 version=row["version"] or ASSUMED_VERSION,
                 precision=row["precision"],
                 tensor_parallel_size=int(row["tp"]),
-                expert_parallel=False,
+                expert_parallel=row.get("expert_parallel") == "1",
                 input_tokens=int(row["input_tokens"]),
                 output_tokens=int(row["output_tokens"]),
                 concurrency=int(row["concurrency"]),
                 ttft_ms=float(row["ttft_ms"]),
                 tpot_ms=float(row["tpot_ms"]),
-                varied="Llama" in row["model"],
+                varied="Qwen" not in row["model"],
             )
             for row in csv.DictReader(file)
         ]
@@ -63,6 +63,17 @@ def test_dense_points_are_predicted_within_the_stated_error() -> None:
     band = load_hardware("h100").error_band
     assert found.tpot_mean <= band.tpot_percent / 100
     assert found.ttft_mean <= band.ttft_percent / 100
+
+
+@pytest.mark.slow
+def test_mixtures_of_experts_are_predicted_within_the_stated_error() -> None:
+    """Two models, with experts cut and with whole ones on each device, over two, four and eight devices."""
+    chosen = [p for p in points("h100_vllm_moe.csv") if p.concurrency <= 16 and p.output_tokens <= 1024]
+    found = errors([compare(point) for point in chosen])
+    band = load_hardware("h100").error_band
+    assert found.points == len(chosen) >= 15
+    assert found.tpot_mean <= band.moe_tpot_percent / 100
+    assert found.ttft_mean <= band.moe_ttft_percent / 100
 
 
 @pytest.mark.slow
