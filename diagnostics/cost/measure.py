@@ -28,9 +28,8 @@ FILL_CHUNK = 256
 REPEATS = 3  # of a short step, in a row, in each round
 SHORT_STEP = 32  # tokens
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
-QUIET_SHARE = (
-    0.15  # of all cores; what was timed while others took more counts only where there is nothing else
-)
+# Of all cores; what was timed while others took more counts only where there is nothing else.
+QUIET_SHARE = 0.15
 WINDOW_S = 0.5  # over which that share is taken
 ENOUGH = 2  # undisturbed timings of each kind of step; for them, a calibration takes up to twice its time
 
