@@ -28,9 +28,7 @@ class FittedCost:
     drafted: int = 0
     draft_ms: float = 0.0
     acceptance: float = 0.0  # of each drafted token, independently
-    graph_limit: int | None = (
-        None  # the largest batch of decodes that a captured graph holds; None: every one
-    )
+    graph_limit: int | None = None  # decodes that the largest captured graph holds; None: any number
     missed_ms: float = 0.0  # of launches beyond it
 
     def step(

@@ -70,13 +70,13 @@ def _ceiling(prepared: Prepared, cost: StepCost | SpeculativeCost, inputs: float
     chunk = max(1, int(min(inputs, prepared.settings.max_num_batched_tokens)))
     prompt_ms = target.prefill_step(chunk).total * max(1.0, inputs / chunk)
     each_ms = max(1.0, outputs) * step_ms / running + prompt_ms
-    what = "the slots" if slots <= held else "the cache"
+    what = "the slots" if slots <= held else "the cache's blocks"
     copies = int(prepared.value("data_parallel_size") or 1)
     return Limit(
         "output_ceiling_tokens_per_s",
         copies * 1e3 * max(1.0, outputs) / each_ms,
         "tokens/s",
-        f"{running:,} sequences, as many as {what} can hold, in steps of {step_ms:.1f} ms, and {prompt_ms:,.0f} ms for each "
+        f"{running:,} sequences, as many as {what} hold, in steps of {step_ms:.1f} ms, and {prompt_ms:,.0f} ms for each "
         f"prompt of {inputs:,.0f} tokens",
     )
 

@@ -31,9 +31,8 @@ class Objective:
     gaps: float = 0.05  # between tokens
     whole: float = 0.3  # a request from end to end, mean
     per_token: float = 0.0  # mean time per output token: of use only where evictions stretch it
-    widest_gap: bool = (
-        False  # the longest gap, not the 99th percentile: more and shorter stalls may raise that one
-    )
+    # The longest gap, not the 99th percentile: more and shorter stalls may raise that one.
+    widest_gap: bool = False
 
     @classmethod
     def of(cls, situation: Situation) -> Objective:

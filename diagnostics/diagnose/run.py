@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from ...core.config import load_config
 from ...core.errors import CamshaftError
 from ...core.memory import GIB, MemoryBudget
@@ -31,6 +33,7 @@ from .turns import turns
 
 MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
 MOST_ALTERNATIVES = 6
+SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
 
 def diagnose(
@@ -161,7 +164,35 @@ def _rig(
         )
     chosen = _bounded(chosen)
     rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
-    return rig, hardware_limits(prepared, chosen)
+    return _as_slow_as_seen(rig, situation), hardware_limits(prepared, chosen)
+
+
+def _as_slow_as_seen(rig: SimulatedRig, situation: Situation) -> SimulatedRig:
+    """In eager mode a host may launch kernels slower than the sheet's: as slow as the observed step says."""
+    prepared = rig.prepared
+    told = situation.figure("tpot_ms", "mean", "p50") or situation.figure("itl_ms", "p50", "mean")
+    if prepared.value("enforce_eager") is not True or not told or situation.speculation:
+        return rig
+    try:
+        replayed = rig.play({}).result.tpot_ms
+    except CamshaftError:
+        return rig
+    if replayed is None or told < SLOWER * replayed.p50:
+        return rig
+    each_us = told * 1e3 / prepared.shape.num_layers
+    host = structs.replace(prepared.hardware.host, eager_layer_launch_us=each_us)
+    slow = prepare(
+        prepared.loaded,
+        structs.replace(prepared.hardware, host=host),
+        prepared.shape,
+        engine=prepared.engine,
+        targets=prepared.targets,
+    )
+    note = (
+        f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
+        f"{replayed.p50:.1f} ms for it"
+    )
+    return SimulatedRig(slow, rig.workload, rig.stop_after_s, assumptions=(*rig.assumptions, note))
 
 
 def _says_load(situation: Situation) -> bool:
