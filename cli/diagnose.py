@@ -24,6 +24,7 @@ Examples:
   engine diagnose h100-8b --workload chat --slo ttft=500ms,itl=50ms
   engine diagnose vllm.yaml --log server.log --gpu H100 --version 0.18.0
   engine diagnose "vllm serve Qwen/Qwen3-8B --max-num-seqs 8" --gpu A100 --observed waiting=40 --observed running=8
+  engine diagnose "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2" --log sglang.log --gpu H100
   engine diagnose vllm.yaml --metrics before.txt --metrics after.txt --html report.html
 """
 
@@ -57,7 +58,7 @@ Examples:
 def diagnose(config: str | None, **options: Any) -> None:
     """Name the knob that holds a configuration back, and prove it by replays.
 
-    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line in quotes.
+    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line of vLLM or SGLang in quotes.
     """
     from ..core.errors import CamshaftError, ConfigError
 
