@@ -61,7 +61,6 @@ class Recorder:
             raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error
         self._key = secrets.token_bytes(16)
         self._encode = msgspec.json.Encoder().encode
-        self._caching = params.enable_prefix_caching
         self._write(
             type="recording",
             version=VERSION,

@@ -42,7 +42,6 @@ class ModelShape:
     moe_intermediate_size: int = 0
     shared_expert_size: int = 0  # intermediate size of the experts that every token visits
     num_dense_layers: int = 0  # of a mixture of experts: layers with an ordinary MLP
-    norm_topk_prob: bool = True
     dtype: str = "bfloat16"
     quantization: str | None = None  # quant_method of the checkpoint
     eos_token_ids: tuple[int, ...] = ()
@@ -109,7 +108,6 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             shared_expert_size=_shared_expert_size(text),
             num_dense_layers=_num_dense_layers(text),
             moe_intermediate_size=int(text.get("moe_intermediate_size") or text["intermediate_size"]),
-            norm_topk_prob=bool(text.get("norm_topk_prob", True)),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or raw.get("torch_dtype") or "bfloat16"),
             quantization=(raw.get("quantization_config") or {}).get("quant_method"),
             eos_token_ids=_ids(raw.get("eos_token_id", text.get("eos_token_id"))),

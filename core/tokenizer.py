@@ -33,7 +33,6 @@ class Tokenizer:
         added = self.backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_tokens = frozenset(token.content for token in added.values() if token.special)
-        self.added_token_ids = frozenset(added)
         self.vocab_size = self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

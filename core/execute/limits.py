@@ -33,8 +33,6 @@ class Loaded:
 
     model: Model
     limits: Limits
-    fit: Callable[[Measured], Limits] | None = (
-        None  # limits once memory was measured; None keeps the prediction
-    )
+    fit: Callable[[Measured], Limits] | None = None  # limits by what was measured; None keeps the prediction
     weights_bytes: int = 0  # that the model's tensors take
     others_bytes: int = 0  # of the device's memory, in use before the model was loaded
