@@ -8,14 +8,13 @@ fall out of that. The policy advises (through the guard); what must be right is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 
 from ...policies.base import Budget, Key, Policy, StepSample, StepView, Verdict
 from ..errors import RequestError, Stall
-from ..kv.cache import Match
 from ..request import FINISH_ABORT, FINISH_REJECTED, Request, State
 from .accounting import Accounts
 from .batch import Batch, clamp
@@ -25,6 +24,7 @@ from .outcome import InFlight, Outcome, Update
 from .params import SchedulerParams
 from .plan import StepPlan, StepResult
 from .running import Running
+from .siblings import Siblings
 from .views import View
 from .waiting import WaitingQueue
 
@@ -44,13 +44,13 @@ class Scheduler:
         self.ledger = ledger or Ledger()
         self.running = Running(params)
         self.rows, self.kv = self.running.rows, self.running.kv
+        self.siblings = Siblings(self.running)
         self.waiting = WaitingQueue(dynamic=self.guard.dynamic, window=params.window)
         self.accounts = Accounts(enabled=self.guard.accounts)
         self.preemptions = 0
         self.step = 0
         self.last: StepSample | None = None
         self.token_limit: int | None = None  # of a step, while the device is short of memory
-        self._by_id: dict[str, Request] = {}
         self._views: dict[int, View] = {}
         self._outcome = Outcome(self.running, self._finish)
         self._rejected: list[Request] = []
@@ -71,13 +71,10 @@ class Scheduler:
                 f"{self.params.num_blocks * self.params.block_size} tokens)",
                 "prompt",
             )
-        first = self._first(request)
-        if first is not None and not np.array_equal(first.prompt, request.prompt):
-            raise RequestError(f"fork_of names {first.id}, whose prompt is another", "fork_of")
+        self.siblings.add(request)
         request.seq = self._next_seq
         self._next_seq += 1
         request.queued_s = now_s
-        self._by_id[request.id] = request
         view = self._views[request.seq] = View(request, self.rows, self.kv)
         self.accounts.arrived(view)
         self.ledger.arrived(request)
@@ -192,7 +189,8 @@ class Scheduler:
             batch.block(Blocked.NO_SLOT, -1)
             return
         deferred = 0
-        with closing(self._candidates(step)) as candidates:
+        overdue_s = step.now_s - self.params.max_wait_s
+        with closing(self.waiting.candidates(self._key_of(step), overdue_s)) as candidates:
             for request in candidates:
                 verdict = self._verdict(request, step, batch)
                 if verdict is Verdict.REJECT:
@@ -211,7 +209,7 @@ class Scheduler:
                     return
 
     def _verdict(self, request: Request, step: StepView, batch: Batch) -> Verdict:
-        if self._sibling_busy(request):
+        if self.siblings.must_wait(request):
             batch.block(Blocked.SIBLING, request.seq)
             return Verdict.DEFER
         admission = self.guard.admit(self._views[request.seq], step)
@@ -228,7 +226,7 @@ class Scheduler:
 
     def _start(self, request: Request, step: StepView, batch: Batch) -> Blocked:
         """Gives a request a row, its cached prefix and its first chunk; or says what is missing."""
-        match = self._match(request)
+        match = self.siblings.match(request)
         room = batch.chunk(request.length - match.tokens)
         if room <= 0:
             return Blocked.NO_BUDGET
@@ -367,8 +365,7 @@ class Scheduler:
         request.finish_reason = reason
         request.finished_s = now_s
         self.accounts.finished(self._views.pop(request.seq))
-        if self._by_id.get(request.id) is request:
-            del self._by_id[request.id]
+        self.siblings.remove(request)
 
     # --- small questions
 
@@ -395,41 +392,11 @@ class Scheduler:
     def _key_of(self, step: StepView) -> Callable[[Request], Key]:
         return lambda request: self.guard.order_key(self._views[request.seq], step)
 
-    def _candidates(self, step: StepView) -> Generator[Request]:
-        """Waiting requests in order; whoever waited longer than max_wait_s goes first."""
-        oldest = self.waiting.oldest()
-        overdue = oldest is not None and step.now_s - oldest.queued_s > self.params.max_wait_s
-        if overdue and oldest is not None:
-            yield oldest
-        with closing(self.waiting.candidates(self._key_of(step))) as candidates:
-            for request in candidates:
-                if not (overdue and request is oldest):
-                    yield request
-
     def _first_in_order(self, rows: np.ndarray, step: StepView, count: int) -> np.ndarray:
         """The `count` rows the policy puts first."""
         key_of = self._key_of(step)
         ordered = sorted(rows.tolist(), key=lambda row: (key_of(self.rows.request(row)), self.rows.seq[row]))
         return np.array(ordered[:count], dtype=np.intp)
-
-    def _first(self, request: Request) -> Request | None:
-        """The unfinished request that this one is a sibling of."""
-        return self._by_id.get(request.fork_of) if request.fork_of else None
-
-    def _sibling_busy(self, request: Request) -> bool:
-        """The first sequence of the same prompt has not computed it yet."""
-        first = self._first(request)
-        if first is None or request.state is not State.WAITING:
-            return False
-        return first.state is not State.RUNNING or self.rows.computed[first.row] < first.prompt_len
-
-    def _match(self, request: Request) -> Match:
-        first = self._first(request)
-        if first is not None and first.state is State.RUNNING and request.state is State.WAITING:
-            return self.kv.fork(first.row, request.prompt_len - 1)
-        if request.params.prompt_logprobs is not None and not request.output:
-            return Match([], 0)  # every position's logits are wanted
-        return self.kv.match(request, request.tokens())
 
     def _padding(self, step: StepView, budget: Budget, num_tokens: np.ndarray) -> int:
         """Tokens that padding the batch to its widest member would add, ended members included."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from itertools import islice
 
 from ...policies.base import Key
@@ -59,10 +61,20 @@ class WaitingQueue:
         if not self._by_age:
             self._heap.clear()
 
-    def candidates(self, key_of: KeyOf) -> Iterator[Request]:
-        """Waiting requests in the policy's order, at most a window of them. Taking one out with `remove`
-        while iterating is allowed; the others stay.
+    def candidates(self, key_of: KeyOf, overdue_s: float = -math.inf) -> Generator[Request]:
+        """Waiting requests in the policy's order, at most a window of them; ahead of them the oldest, if it
+        has waited since before `overdue_s`. Taking one out with `remove` while iterating is allowed.
         """
+        oldest = self.oldest()
+        overdue = oldest if oldest is not None and oldest.queued_s < overdue_s else None
+        if overdue is not None:
+            yield overdue
+        with closing(self._in_order(key_of)) as ordered:
+            for request in ordered:
+                if request is not overdue:
+                    yield request
+
+    def _in_order(self, key_of: KeyOf) -> Generator[Request]:
         if self._dynamic:
             window = [(key_of(request), request.seq, request) for request in self._window_requests()]
             for _, _, request in sorted(window):
