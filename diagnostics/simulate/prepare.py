@@ -14,6 +14,7 @@ from ...core.memory import (
     DeviceMemory,
     MemoryBudget,
     MemorySettings,
+    capture_sizes,
     default_graph_sizes,
     memory_budget,
     request_kv_bytes,
@@ -155,7 +156,7 @@ def prepare(
     )
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
-    settings = memory_settings(resolved.values, shape)
+    settings = memory_settings(resolved.values, shape, engine)
     rule = engine.memory_rule(hardware)
     budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
     capacity = Capacity(
@@ -188,7 +189,7 @@ def prepare(
     )
 
 
-def memory_settings(values: Mapping[str, Effective], shape: ModelShape) -> MemorySettings:
+def memory_settings(values: Mapping[str, Effective], shape: ModelShape, engine: EngineKind) -> MemorySettings:
     """The settings that decide memory, from effective values; an unknown `max_model_len` is the model's."""
     given = {name: effective.value for name, effective in values.items()}
     eager = given["enforce_eager"] or given["device"] == "cpu"
@@ -206,8 +207,15 @@ def memory_settings(values: Mapping[str, Effective], shape: ModelShape) -> Memor
         quantization=given["quantization"],
         tensor_parallel_size=given["tensor_parallel_size"],
         pipeline_parallel_size=given["pipeline_parallel_size"],
-        num_graph_sizes=0 if eager else default_graph_sizes(given["max_num_seqs"]),
+        num_graph_sizes=0 if eager else _num_graphs(given, engine),
     )
+
+
+def _num_graphs(given: Mapping[str, Any], engine: EngineKind) -> int:
+    if engine.name == "vllm":
+        return default_graph_sizes(given["max_num_seqs"])
+    sizes, limit = given["cudagraph_capture_sizes"], given["max_cudagraph_capture_size"]
+    return len(capture_sizes(given["max_num_seqs"], sizes=sizes, limit=limit))
 
 
 def step_cost(
