@@ -114,6 +114,3 @@ def _sequence_us() -> float:
 
     few, many = (measure(count, steps=90).engine_us for count in (1, 64))
     return max(0.0, (many - few) / 63)
-
-
-__all__: list[Any] = ["calibrate"]
