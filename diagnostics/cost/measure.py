@@ -124,10 +124,12 @@ def measure(
     seconds: float = 40.0,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    neighbours: Neighbours | None = None,
 ) -> Timings:
     """Times steps in rounds for about `seconds`, three rounds at least. Raises CapacityError (see `Room`)."""
     room, say = Room.of(capacity), progress or (lambda _: None)
-    session = _Session(Probe(executor, capacity, room.rows, room.filled, room.length), clock)
+    probe = Probe(executor, capacity, room.rows, room.filled, room.length)
+    session = _Session(probe, clock, neighbours or Neighbours())
     begun, plan, longest = clock(), points(room), 0.0
     say(f"filling {room.filled} sequences of {room.length:,} tokens")
     session.probe.begin()
@@ -152,8 +154,8 @@ class _Session:
 
     probe: Probe
     clock: Callable[[], float]
+    neighbours: Neighbours
     timings: Timings = field(default_factory=Timings)
-    neighbours: Neighbours = field(default_factory=Neighbours)
     pending: list[tuple[Point, float]] = field(default_factory=list)
     window_s: float = 0.0  # since when steps are pending
 

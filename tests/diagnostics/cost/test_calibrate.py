@@ -27,6 +27,9 @@ from camshaft.diagnostics.cost.trial import ServedStep, host_us, jitter, small_l
 SHAPE = load_model("smollm2-135m")
 CAPACITY = Capacity(1456, 16, 4096, 32, SHAPE.vocab_size)
 MACHINE = Machine(bandwidth=20e9, flops=100e9)
+NOBODY = Neighbours(
+    Path("no such file")
+)  # on a machine whose load nobody sees, every step counts as undisturbed
 
 
 def truth() -> StepCost:
@@ -86,7 +89,7 @@ class Pretender:
 @pytest.fixture(scope="module")
 def found() -> StepCost:
     """What a calibration makes of the pretender."""
-    timings = measure(Pretender(), CAPACITY, seconds=0.0)
+    timings = measure(Pretender(), CAPACITY, seconds=0.0, neighbours=NOBODY)
     measured = curves(fit_steps(timings.medians()), MACHINE, SHAPE, "float32")
     sheet = machine_sheet("here", 2**34, MACHINE, measured, (0.0, 0.0), "float32")
     return StepCost(SHAPE, msgspec.convert(sheet, Hardware), cpu_settings("float32"))
@@ -123,7 +126,7 @@ def test_head_and_attention_are_told_apart_from_the_products(found: StepCost) ->
 
 def test_every_kind_of_step_is_timed_in_each_round_and_rows_are_given_back() -> None:
     machine = Pretender()
-    timings = measure(machine, CAPACITY, seconds=0.0)
+    timings = measure(machine, CAPACITY, seconds=0.0, neighbours=NOBODY)
     assert timings.rounds == 3
     everything = {**timings.by_point, **timings.disturbed}
     for point in points(Room.of(CAPACITY)):
@@ -155,7 +158,7 @@ def test_a_cache_too_small_to_measure_is_refused() -> None:
 
 
 def test_a_mixture_of_experts_is_refused() -> None:
-    fitted = fit_steps(measure(Pretender(), CAPACITY, seconds=0.0).medians())
+    fitted = fit_steps(measure(Pretender(), CAPACITY, seconds=0.0, neighbours=NOBODY).medians())
     with pytest.raises(ConfigError, match="dense model"):
         curves(fitted, MACHINE, load_model("mixtral-8x7b"), "float32")
 
