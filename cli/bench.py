@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.workload import Workload
     from ..diagnostics.bench.floor import Floor
     from ..diagnostics.bench.policies import Comparison, PolicyResult
-    from .running import Bar, Lines
+    from .progress import Bar, Lines
 
 
 class _BenchGroup(click.Group):
@@ -151,7 +151,7 @@ def _measure_url(
     from dataclasses import asdict
 
     from ..diagnostics.bench.url import Target, drive_url
-    from .running import running
+    from .progress import running
 
     target = Target(
         url=options["url"],
@@ -173,7 +173,7 @@ def _measure_offline(
     workload: Workload, targets: Any, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], dict[str, str]]:
     from ..diagnostics.bench.offline import drive, warm_up
-    from .running import running
+    from .progress import running
 
     engine = _engine(options["offline"], options["overrides"])
     with closing(engine):
@@ -238,7 +238,7 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
     from ..diagnostics.bench.policies import compare
     from ..diagnostics.results import parse_targets
-    from .running import running
+    from .progress import running
 
     workload = _workload(load, options["requests"], None, None)
     with running() as bar:

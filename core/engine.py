@@ -16,7 +16,7 @@ from .recording import Recorder
 from .request import FINISH_ERROR, FINISH_REJECTED, Request
 from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult
-from .schedule.recovery import Relief, Retreat, start_over, take_back
+from .schedule.recovery import Relief, start_over, take_back
 from .schedule.scheduler import Scheduler
 
 
@@ -122,24 +122,19 @@ class Engine:
             return self._executor.launch(plan)
         except OutOfMemory as error:
             why = str(error)
-        self._recover(take_back, plan, why, outputs)
+        self._recover(plan, why, outputs, launched=False)
         return None
 
-    def _recover(
-        self,
-        way: Callable[..., Retreat],
-        plan: StepPlan,
-        why: str,
-        outputs: list[Output],
-    ) -> None:
+    def _recover(self, plan: StepPlan, why: str, outputs: list[Output], *, launched: bool) -> None:
         """Makes room after a step that ran out of memory; whom no step can serve ends with an error."""
         if isinstance(self._executor, Relievable):
             self._executor.relieve()
         hopeless = self._relief.failed(plan.total_tokens)
         now_s, limit = self.clock(), self._relief.limit
+        way = start_over if launched else take_back
         retreat = way(self.scheduler, now_s, limit, why if hopeless else None)
         if self._recorder:
-            self._recorder.recovered(way.__name__, now_s, limit, retreat.given_up)
+            self._recorder.recovered(launched, now_s, limit, retreat.given_up)
         for request in retreat.given_up:
             self._requests.pop(request.handle, None)
             outputs.append(Output(request.handle, [], FINISH_ERROR, error=request.error, retryable=True))
@@ -153,7 +148,7 @@ class Engine:
         else:
             return self._take(result, outputs)
         self._launched = None  # it built on the step that is lost
-        self._recover(start_over, self.scheduler.oldest_plan, why, outputs)
+        self._recover(self.scheduler.oldest_plan, why, outputs, launched=True)
         return Outputs(outputs)
 
     def _take(self, result: StepResult, outputs: list[Output]) -> Outputs:

@@ -110,8 +110,9 @@ class Recorder:
         for request in finished:
             self._finished(request)
 
-    def recovered(self, way: str, now_s: float, limit: int | None, given_up: list[Request]) -> None:
+    def recovered(self, launched: bool, now_s: float, limit: int | None, given_up: list[Request]) -> None:
         """The newest step was not launched (`take_back`), or a launched one was lost (`start_over`)."""
+        way = "start_over" if launched else "take_back"
         self._write(type=way, now_s=now_s, limit=limit, given_up=bool(given_up))
         for request in given_up:
             self._finished(request)

@@ -49,6 +49,7 @@ class DecodeGraphs:
         self._sent = torch.zeros((4, self._width), dtype=torch.int32, device=rows.device)
         self._sent[1] = rows.nobody
         self._every = torch.arange(largest, device=rows.device)
+        self._counts = np.arange(self._width, dtype=np.int32)
         self.logits = torch.zeros((largest, model.shape.vocab_size), device=rows.device)
         self.drawn = torch.zeros(largest, dtype=torch.int64, device=rows.device)
 
@@ -82,7 +83,7 @@ class DecodeGraphs:
         count = len(plan.rows)
         staged = self._accelerator.staging(4 * self._width)
         fields = staged.numpy().reshape(4, self._width)
-        fields[0] = np.minimum(np.arange(self._width, dtype=np.int32), count)
+        fields[0] = np.minimum(self._counts, count)
         fields[1:, count:] = np.array([[self._rows.nobody], [0], [0]])
         fields[1, :count], fields[2, :count] = plan.rows, plan.starts
         np.add(plan.starts, 1, out=fields[3, :count])

@@ -13,6 +13,7 @@ from ..errors import CapacityError, ConfigError
 from ..memory import (
     CAMSHAFT_CPU,
     CAMSHAFT_CUDA,
+    GIB,
     DeviceMemory,
     Measured,
     MemoryBudget,
@@ -31,7 +32,6 @@ from .rows import RowState
 if TYPE_CHECKING:
     from ..config import ServeConfig
 
-GIB = 1 << 30
 FP8_CACHES = ("fp8", "fp8_e4m3")
 CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory is not the engine's alone
 
@@ -98,7 +98,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype:
 def cache_dtype_of(
     name: str, shape: ModelShape, device: torch.device, dtype: torch.dtype
 ) -> torch.dtype | None:
-    """dtype of K and V, None for the model's own: FP8 (e4m3, scales of 1) where `name` says so, on a GPU.
+    """dtype of K and V, None for the model's own: FP8 (e4m3, with the checkpoint's scales, else 1) where `name` says so, on a GPU.
 
     Raises ConfigError for one that no kernel reads.
     """

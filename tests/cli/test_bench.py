@@ -55,7 +55,7 @@ def test_what_has_run_is_written_before_the_next_policy_runs(
     )
     seen: list[list[str]] = []
     monkeypatch.setattr(
-        "camshaft.cli.running.Lines.say",
+        "camshaft.cli.progress.Lines.say",
         lambda *_: seen.append(list(json.loads(output.read_text())["policies"]) if output.exists() else []),
     )
     result = run(
