@@ -90,7 +90,10 @@ def _catch(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> Response:
         cause = cast(HTTPException, error)
-        messages = {404: "no such path", 405: "this path does not take this method"}
+        messages = {
+            404: "no such path; /v1/models and /docs tell what there is",
+            405: "this path does not take this method",
+        }
         response = error_response(HttpFault(cause.status_code, messages.get(cause.status_code, "refused")))
         response.headers.update(cause.headers or {})
         return response
@@ -162,9 +165,14 @@ def _add_operations(app: FastAPI, service: Service) -> None:
 
     @app.get("/health")
     @app.get("/ping")
+    @app.post("/ping")
     async def health() -> Response:
         service.check_health()
         return Response()
+
+    @app.get("/load")
+    async def load() -> Response:
+        return _json({"server_load": service.client.requests_in_flight})
 
     @app.get("/version")
     async def version() -> Response:

@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from . import replies
 from .body import read_struct
+from .gate import take_request_id
 from .generation import Delta, Generation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .params import Wanted, bad_word_ids, refuse_unsupported, wanted
-from .prompts import callable_tools, chat_prompt, check_length
+from .prompts import callable_tools, chat_prompt, check_length, truncated
 from .replies import (
     ChatChoice,
     ChatChunk,
@@ -59,12 +60,12 @@ async def chat_completions(service: Service, request: Request) -> Response:
     refuse_unsupported(body)
     trust = service.config.trust_request_chat_template
     prompt = await chat_prompt(service.tokenizer, service.limits, body, service.chat_template, trust)
-    if body.truncate_prompt_tokens is not None:
-        prompt = prompt[-body.truncate_prompt_tokens :]
+    most = body.max_completion_tokens or body.max_tokens
+    prompt = truncated(prompt, body.truncate_prompt_tokens, service.limits, most)
     check_length(len(prompt), service.limits)
     bad_words = await bad_word_ids(body, service.tokenizer)
     want = wanted(body, len(prompt), bad_words, service.limits, service.defaults)
-    reply_id = f"chatcmpl-{request.state.request_id}"
+    reply_id = f"chatcmpl-{take_request_id(request, body.request_id)}"
     continues = bool(body.continue_final_message)
     call = _Call(
         service=service,

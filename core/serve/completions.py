@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from . import replies
 from .body import read_struct
+from .gate import take_request_id
 from .generation import Delta, Generation
 from .logprobs import TokenNames, completion_logprobs, echoed_logprobs, prompt_logprobs
-from .params import Wanted, bad_word_ids, wanted
-from .prompts import check_length, completion_prompts
+from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, wanted
+from .prompts import check_length, completion_prompts, truncated
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
 from .streams import Answer, EventStream, attended, collect, events
@@ -51,14 +52,16 @@ async def completions(service: Service, request: Request) -> Response:
     prompts = await completion_prompts(
         service.tokenizer, service.limits, body.prompt, body.add_special_tokens is not False
     )
-    if body.truncate_prompt_tokens is not None:
-        prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
+    keep = body.truncate_prompt_tokens
+    prompts = [
+        truncated(ids, keep, service.limits, body.max_tokens or COMPLETION_MAX_TOKENS) for ids in prompts
+    ]
     bad_words = await bad_word_ids(body, service.tokenizer)
     want: list[Wanted] = []
     for prompt in prompts:
         check_length(len(prompt), service.limits)
         want.append(wanted(body, len(prompt), bad_words, service.limits, service.defaults))
-    reply_id = f"cmpl-{request.state.request_id}"
+    reply_id = f"cmpl-{take_request_id(request, body.request_id)}"
     echoes = _echoes(service, body, prompts)
     call = _Call(
         service=service,

@@ -99,6 +99,11 @@ class EngineClient:
         return len(self._by_handle)
 
     @property
+    def requests_in_flight(self) -> int:
+        """HTTP requests whose sequences have not all ended."""
+        return len({id(generation) for generation, _ in self._by_handle.values()})
+
+    @property
     def stats(self) -> Stats | None:
         """The engine's latest figures."""
         return self._stats

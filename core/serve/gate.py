@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import CamshaftError
+from ..errors import CamshaftError, RequestError
 from .faults import HttpFault, error_response
 from .metrics import Metrics
 
 # What a load balancer or a scraper asks without a key.
-_OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics"})
-_QUIET_PATHS = frozenset({"/health", "/ping", "/metrics"})
+_OPEN_PATHS = frozenset({"/health", "/ping", "/load", "/version", "/metrics"})
+_QUIET_PATHS = frozenset({"/health", "/ping", "/load", "/metrics"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 log = structlog.get_logger()
@@ -33,6 +34,19 @@ def request_id_of(scope: Scope) -> str:
     """The client's X-Request-Id if it is a plain name, else a new one."""
     given = header(scope, b"x-request-id")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def take_request_id(request: Request, wanted: str | None) -> str:
+    """The request's id: that of its body where no X-Request-Id names it. Raises RequestError for a wild one."""
+    if wanted is None or header(request.scope, b"x-request-id"):
+        return request.state.request_id
+    if not _REQUEST_ID.fullmatch(wanted):
+        raise RequestError(
+            "request_id may have 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'", "request_id"
+        )
+    request.state.request_id = wanted
+    structlog.contextvars.bind_contextvars(request_id=wanted)
+    return wanted
 
 
 class Gate:
@@ -61,7 +75,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                name = scope["state"]["request_id"]  # the body may have named it
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):

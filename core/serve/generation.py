@@ -35,6 +35,7 @@ class TextRules:
     """How a sequence's tokens become text, and which of it ends it."""
 
     stops: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()  # those asked for: the model's own end is no reason to name
     keep_stop: bool = False  # include_stop_str_in_output
     min_tokens: int = 0
     stream_interval: int = 1  # tokens between two wake-ups; 0: only the end is worth one
@@ -90,7 +91,8 @@ class Sequence:
         ended = self._take_tokens(output)
         if not ended and output.finish_reason is not None:
             self.pending.text += self._count(self._flush())
-            self._end(output.finish_reason, output.stop_token)
+            asked = output.stop_token in self.rules.stop_token_ids
+            self._end(output.finish_reason, output.stop_token if asked else None)
         return ended
 
     def ready(self) -> bool:

@@ -22,6 +22,11 @@ _REFUSED = (
     "logits_processors",
     "prompt_embeds",
     "allowed_token_ids",
+    "logprob_token_ids",
+    "repetition_detection",
+    "thinking_token_budget",
+    "kv_transfer_params",
+    "vllm_xargs",
     "use_beam_search",
 )
 _REFUSED_IN_CHAT = (
@@ -104,6 +109,7 @@ def wanted(
     min_tokens = body.min_tokens or 0
     if min_tokens > limit:
         raise RequestError(f"min_tokens {min_tokens} is more than max_tokens {limit}", "min_tokens")
+    stop_token_ids = _stop_ids(body, limits.vocab_size)
     params = SamplingParams(
         max_tokens=limit,
         min_tokens=min_tokens,
@@ -116,7 +122,7 @@ def wanted(
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=_logit_bias(body, limits.vocab_size),
         bad_words=bad_words,
-        stop_token_ids=_stop_ids(body, limits.vocab_size),
+        stop_token_ids=stop_token_ids,
         ignore_eos=bool(body.ignore_eos),
         seed=_seed(body, defaults),
         logprobs=top_logprobs,
@@ -124,6 +130,7 @@ def wanted(
     )
     rules = TextRules(
         stops=_stop_strings(body),
+        stop_token_ids=stop_token_ids,
         keep_stop=bool(body.include_stop_str_in_output),
         min_tokens=min_tokens,
         stream_interval=defaults.stream_interval if body.stream else 0,
@@ -186,7 +193,7 @@ def _logprobs(body: CompletionRequest | ChatRequest, most: int) -> tuple[int | N
     if isinstance(body, CompletionRequest):
         top, name = body.logprobs, "logprobs"
     else:
-        if body.top_logprobs is not None and not body.logprobs:
+        if body.top_logprobs and not body.logprobs:
             raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
         top, name = (body.top_logprobs or 0) if body.logprobs else None, "top_logprobs"
     prompt = body.prompt_logprobs

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import RequestError
 from .tools import check_tools, require_readable, with_arguments_parsed
-from .wire import ChatRequest, Message, Prompt, TokenizeRequest
+from .wire import ChatRequest, ContentPart, Message, Prompt, TokenizeRequest
 
 R = TypeVar("R")
 
@@ -113,6 +113,15 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
         raise RequestError(f"token id {highest} is not below the vocabulary size {vocab_size}", param)
 
 
+def truncated(ids: list[int], keep: int | None, limits: Limits, max_tokens: int | None) -> list[int]:
+    """The last `keep` of a prompt's tokens; for -1 as many as leave room for `max_tokens`. Raises RequestError."""
+    if keep is None:
+        return ids
+    if keep == 0:
+        raise RequestError("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
+    return ids[-(keep if keep > 0 else max(1, limits.max_model_len - (max_tokens or 1))) :]
+
+
 def check_length(prompt_len: int, limits: Limits) -> None:
     """Raises RequestError for an empty prompt and for one that leaves no room to generate."""
     if prompt_len == 0:
@@ -154,7 +163,7 @@ async def chat_prompt(
     _check_chars(limits, chars)
     tools = callable_tools(body)
     options: dict[str, Any] = {
-        "template_kwargs": _template_options(body.chat_template_kwargs),
+        "template_kwargs": _template_options(body),
         "tools": tools,
         "add_generation_prompt": generation,
         "continue_final_message": continues,
@@ -197,11 +206,14 @@ _RESERVED = frozenset(
 )
 
 
-def _template_options(options: dict[str, Any] | None) -> dict[str, Any]:
-    for name in options or {}:
+def _template_options(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+    options = dict(body.chat_template_kwargs or {})
+    for name in options:
         if name in _RESERVED:
             raise RequestError(f"chat_template_kwargs may not set {name}", "chat_template_kwargs")
-    return dict(options or {})
+    if isinstance(body, ChatRequest) and body.reasoning_effort is not None:
+        options.setdefault("reasoning_effort", body.reasoning_effort)
+    return options
 
 
 def _plain(index: int, message: Message) -> dict[str, Any]:
@@ -209,15 +221,21 @@ def _plain(index: int, message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(message)
     content = message.content
     if isinstance(content, list):
-        for part in content:
-            if part.type not in _TEXT_PARTS or part.text is None:
-                kind = part.type[:32]
-                raise RequestError(
-                    f"content parts of type {kind!r} are not supported by this model; send text",
-                    f"messages[{index}].content",
-                )
-        content = "\n".join(part.text or "" for part in content)
+        content = "\n".join(_text(index, part) for part in content)
     plain["content"] = content if content is not None else ""
+    if message.reasoning is not None:
+        plain["reasoning_content"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = with_arguments_parsed(message.tool_calls)
     return plain
+
+
+def _text(index: int, part: ContentPart | str) -> str:
+    if isinstance(part, str):
+        return part
+    if part.type not in _TEXT_PARTS or part.text is None:
+        raise RequestError(
+            f"content parts of type {part.type[:32]!r} are not supported by this model; send text",
+            f"messages[{index}].content",
+        )
+    return part.text

@@ -60,7 +60,8 @@ class SamplingFields(Struct, kw_only=True):
     tenant: Annotated[str, Meta(max_length=256)] | None = None
     deadline_ms: Annotated[float, Meta(gt=0.0, le=1e12)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None  # -1: to what fits
+    request_id: str | None = None  # an X-Request-Id wins
     # known, and refused unless they ask for nothing
     use_beam_search: bool | None = None
     best_of: int | None = None
@@ -72,7 +73,12 @@ class SamplingFields(Struct, kw_only=True):
     guided_grammar: Any = None
     logits_processors: Any = None
     allowed_token_ids: Any = None
+    logprob_token_ids: Any = None
     prompt_embeds: Any = None
+    repetition_detection: Any = None
+    thinking_token_budget: Any = None
+    kv_transfer_params: Any = None
+    vllm_xargs: Any = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -90,11 +96,12 @@ class ContentPart(Struct):
 
 class Message(Struct, omit_defaults=True):
     role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart | str] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # a newer name of the same
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -104,6 +111,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None  # for the template
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     max_completion_tokens: Annotated[int, Meta(le=MAX_INT32)] | None = None

@@ -99,6 +99,22 @@ def test_parts_of_text_are_joined(client: openai.OpenAI) -> None:
     ]
     reply = client.chat.completions.create(model="fake-model", messages=parts, temperature=0)
     assert reply.choices[0].message.content == "ab\ncd"
+    parts[0]["content"][0] = "ab"
+    reply = client.chat.completions.create(model="fake-model", messages=parts, temperature=0)
+    assert reply.choices[0].message.content == "ab\ncd"
+
+
+def test_no_alternatives_need_no_logprobs(server: Running) -> None:
+    reply = server.post(PATH, {"messages": USER, "logprobs": False, "top_logprobs": 0})
+    assert reply.json()["choices"][0]["logprobs"] is None
+
+
+def test_the_template_is_told_of_reasoning(tmp_path: Path) -> None:
+    template = "{{ messages[0].reasoning_content }} {{ reasoning_effort }}"
+    messages = [{"role": "user", "content": "x", "reasoning": "quick"}]
+    with running_server(write_tokenizer(tmp_path), chat_template=template) as server:
+        reply = server.post(PATH, {"messages": messages, "reasoning_effort": "low", "temperature": 0}).json()
+    assert reply["choices"][0]["message"]["content"] == "quick low"
 
 
 def test_continue_final_message(server: Running) -> None:
@@ -125,6 +141,8 @@ def test_continue_final_message(server: Running) -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"functions": [{}]}, "functions"),
         ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
+        ({"request_id": "no/name"}, "request_id"),
         ({"add_special_tokens": True}, "add_special_tokens"),
         ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),

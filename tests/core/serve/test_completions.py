@@ -208,6 +208,14 @@ def test_stop_token_ids(server: Running) -> None:
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", ids[2])
 
 
+def test_the_model_s_own_end_is_no_stop_reason(server: Running) -> None:
+    """As in vLLM: null, unless the client asked for that token to end it."""
+    assert ask(server, "abc")["choices"][0]["stop_reason"] is None
+    eos = server.tokenizer.eos_token_ids[0]
+    asked = ask(server, "abc", stop_token_ids=[eos])["choices"][0]
+    assert (asked["finish_reason"], asked["stop_reason"]) == ("stop", eos)
+
+
 def test_a_stop_string_ends_the_engine_s_work(server: Running) -> None:
     ask(server, "the quick brown fox", stop="quick", max_tokens=200, ignore_eos=True)
     stats = server.get("/debug/stats").json()
@@ -237,6 +245,10 @@ def test_truncated_prompt(server: Running) -> None:
     body = ask(server, ids, truncate_prompt_tokens=2)
     assert body["usage"]["prompt_tokens"] == 2
     assert body["choices"][0]["text"] == server.tokenizer.decode(ids[-2:])
+    fitting = ask(server, [5] * 400, truncate_prompt_tokens=-1, max_tokens=40)
+    assert fitting["usage"]["prompt_tokens"] == 256 - 40
+    refused = server.post(PATH, {"prompt": "x", "truncate_prompt_tokens": 0})
+    assert refused.json()["error"]["param"] == "truncate_prompt_tokens"
 
 
 def test_one_token_prompt(server: Running) -> None:

@@ -35,6 +35,16 @@ def test_models(server: Running) -> None:
 def test_version_and_health(server: Running) -> None:
     assert server.get("/version").json() == {"version": __version__}
     assert server.get("/health").status_code == server.get("/ping").status_code == 200
+    assert server.post("/ping", None).status_code == 200
+
+
+def test_load_counts_requests_in_flight(server: Running) -> None:
+    assert server.get("/load").json() == {"server_load": 0}
+    body = {"prompt": "abc", "max_tokens": 200, "ignore_eos": True, "n": 3, "stream": True}
+    with server.client.stream("POST", COMPLETIONS, json=body) as reply:
+        lines = reply.iter_lines()  # kept, for its end closes the connection
+        next(lines)
+        assert server.get("/load").json() == {"server_load": 1}
 
 
 def test_tokenize_and_back(server: Running) -> None:
@@ -56,6 +66,11 @@ def test_request_id_is_honoured(server: Running) -> None:
     assert reply.json()["id"] == "cmpl-my-trace.1"
     forged = server.post(COMPLETIONS, {"prompt": "x"}, headers={"x-request-id": "a b"})
     assert forged.headers["x-request-id"] != "a b"
+    in_body = {"prompt": "x", "request_id": "my-own"}
+    named = server.post(COMPLETIONS, in_body)
+    assert (named.json()["id"], named.headers["x-request-id"]) == ("cmpl-my-own", "my-own")
+    assert server.get("/debug/explain/my-own").status_code == 200
+    assert server.post(COMPLETIONS, in_body, headers=headers).json()["id"] == "cmpl-my-trace.1"
 
 
 def test_explain(server: Running) -> None:
