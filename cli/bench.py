@@ -299,7 +299,7 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
     from ..core.config import find_hardware, find_shape, load_config, resolve
     from ..core.quantization import quantization_named
     from ..core.shape import weight_bytes
-    from ..diagnostics.bench.floor import Floor, bytes_per_token
+    from ..diagnostics.bench.floor import Floor
 
     loaded = load_config(source, overrides)
     hardware, shape = find_hardware(loaded.config.device), find_shape(loaded.config.model)
@@ -307,7 +307,7 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
         return None
     dtype = str(resolve(loaded, hardware, shape).config.dtype)
     plain = quantization_named("none")  # a CPU holds every format as its own type
-    return Floor(bytes_per_token(weight_bytes(shape, quantization=plain, dtype=dtype), shape))
+    return Floor(weight_bytes(shape, quantization=plain, dtype=dtype).read_by_one_token(shape))
 
 
 @bench.command()

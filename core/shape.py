@@ -252,6 +252,14 @@ class WeightBytes:
     def total(self) -> int:
         return self.embedding + self.head + self.linear + self.experts + self.norms
 
+    def read_by_one_token(self, shape: ModelShape) -> int:
+        """Bytes that one token alone reads: every layer, its own experts, and the head once.
+
+        A tied head is the embedding's table; an untied embedding gives a single row, which is nothing.
+        """
+        experts = self.experts * shape.experts_per_token // max(1, shape.num_experts)
+        return self.linear + self.norms + (self.head or self.embedding) + experts
+
 
 def weight_bytes(
     shape: ModelShape,

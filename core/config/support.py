@@ -24,9 +24,11 @@ def _above_one(value: Any) -> bool:
     return value > 1
 
 
+_PREDICTED = ", or keep it to predict: engine simulate and engine diagnose take it"
+
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("tensor_parallel_size", _above_one, "one device is served; set it to 1"),
-    Unsupported("pipeline_parallel_size", _above_one, "one device is served; set it to 1"),
+    Unsupported("tensor_parallel_size", _above_one, f"one device is served; set it to 1{_PREDICTED}"),
+    Unsupported("pipeline_parallel_size", _above_one, f"one device is served; set it to 1{_PREDICTED}"),
     Unsupported("data_parallel_size", _above_one, "one engine is served; start one server a device"),
     Unsupported("enable_expert_parallel", bool, "one device is served; remove it"),
     Unsupported(

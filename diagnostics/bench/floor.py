@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...core.shape import ModelShape, WeightBytes
-
 _CHUNK = 64 << 20  # bytes; several of them are far above any cache
 
 
@@ -29,15 +27,6 @@ def read_bandwidth(seconds: float = 1.0) -> float:
             list(pool.map(np.max, parts))
             best = max(best, total / (time.perf_counter() - start))
     return best
-
-
-def bytes_per_token(weights: WeightBytes, shape: ModelShape) -> int:
-    """Bytes of weights that one token alone reads: every layer, its own experts, and the head once.
-
-    A tied head is the embedding's table; an untied embedding gives a single row, which is nothing.
-    """
-    experts = weights.experts * shape.experts_per_token // max(1, shape.num_experts)
-    return weights.linear + weights.norms + (weights.head or weights.embedding) + experts
 
 
 @dataclass(slots=True)

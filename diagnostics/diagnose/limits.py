@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.memory import GIB
+from ...core.shape import WeightBytes
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
@@ -19,13 +20,13 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
     cost = prepared.cost
     target = cost.target if isinstance(cost, SpeculativeCost) else cost
     alone = target.decode_step(1, context)
-    weights = prepared.budget.weights_bytes
+    read = WeightBytes(**prepared.budget.weights).read_by_one_token(prepared.shape)
     limits = [
         Limit(
             "tpot_floor_ms",
             _fastest(cost, context),
             "ms",
-            f"one decode step, which reads {weights / GIB:.1f} GiB of weights",
+            f"one decode step, which reads {read / GIB:.1f} GiB of weights",
         ),
         Limit(
             "ttft_floor_ms",
@@ -35,9 +36,9 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
         ),
         Limit(
             "weights_read_ms",
-            weights / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3,
+            read / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3,
             "ms",
-            f"all weights over the whole bandwidth of {prepared.hardware.name}; a step of one sequence takes {alone.total:.1f} ms",
+            f"all that one token reads, at the whole bandwidth of {prepared.hardware.name}; a step of one sequence takes {alone.total:.1f} ms",
         ),
         Limit(
             "sequences_held",

@@ -199,3 +199,19 @@ def test_a_size_below_one_is_refused_by_name(key: str, value: object) -> None:
     }
     with pytest.raises(ModelError, match=key):
         shape_from_config({**config, key: value})
+
+
+def test_a_tied_head_is_read_once_and_an_untied_embedding_not_at_all() -> None:
+    tied, untied = shape_from_config(LLAMA_8B | {"tie_word_embeddings": True}), shape_from_config(LLAMA_8B)
+    weights = weight_bytes(tied)
+    assert weights.read_by_one_token(tied) == weights.total
+    weights = weight_bytes(untied)
+    assert weights.embedding > 1e9
+    assert weights.read_by_one_token(untied) == weights.total - weights.embedding
+
+
+def test_a_token_reads_its_own_experts() -> None:
+    shape = shape_from_config(QWEN3_30B_A3B)
+    weights = weight_bytes(shape)
+    read = weights.read_by_one_token(shape)
+    assert read == weights.total - weights.embedding - weights.experts * 120 // 128
