@@ -130,7 +130,7 @@ def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
 
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from ..core.config import find_shape, load_config
-    from ..diagnostics.cost.models import load_model
+    from ..core.model_sheets import load_model
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
-from ..places import read_yaml
-from ..shape import ModelShape, read_shape, shape_from_config
+from ..model_sheets import sheet_shape
+from ..shape import ModelShape, read_shape
 from .hardware import Hardware, find_cpu, find_hardware
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..memory import MemoryBudget
 
 GIB = 1 << 30
-_SHEETS = Path(__file__).resolve().parents[2] / "presets" / "models"
 
 
 def find_shape(model: str) -> ModelShape | None:
@@ -28,7 +27,7 @@ def find_shape(model: str) -> ModelShape | None:
     """
     try:
         folder = _local_folder(model)
-        return read_shape(folder) if folder is not None else _from_sheet(model)
+        return read_shape(folder) if folder is not None else sheet_shape(model)
     except ModelError:
         return None
 
@@ -48,17 +47,6 @@ def _local_folder(model: str) -> Path | None:
     snapshots = home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
     found = sorted(snapshots.glob("*/config.json"))
     return found[-1].parent if found else None
-
-
-def _from_sheet(model: str) -> ModelShape | None:
-    """A model's shape from the sheet that names it: by its file's name, its hub id or the id without owner."""
-    wanted = {model.lower(), model.lower().rpartition("/")[2]}
-    for file in sorted(_SHEETS.glob("*.yaml")):
-        sheet = read_yaml(file).value
-        names = {file.stem, *(str(alias).lower() for alias in sheet.get("aliases", ()))}
-        if wanted & (names | {name.rpartition("/")[2] for name in names}):
-            return shape_from_config(sheet["config"], name=model)
-    return None
 
 
 def require_machine(resolved: Resolved) -> MemoryBudget | None:

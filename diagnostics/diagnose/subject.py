@@ -10,6 +10,7 @@ from typing import Any
 from ...core.config import ServeConfig, find_source, load_config
 from ...core.config.sources import vllm_names
 from ...core.errors import CamshaftError, ConfigError
+from ...core.model_sheets import load_model
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
 from ..compat.checks.context import Context
@@ -19,7 +20,6 @@ from ..compat.inputs.read import read_command, read_path
 from ..compat.releases.versions import resolve as release_of
 from ..compat.run import guess_engine
 from ..cost.hardware import Hardware, load_hardware
-from ..cost.models import load_model
 from ..evidence import Evidence
 from ..simulate import EngineKind
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang

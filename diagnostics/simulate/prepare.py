@@ -19,11 +19,11 @@ from ...core.memory import (
     memory_budget,
     request_kv_bytes,
 )
+from ...core.model_sheets import default_sampling, load_model
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
 from ..cost.hardware import Hardware
-from ..cost.models import default_sampling, load_model
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
 from ..results import Targets

@@ -19,9 +19,9 @@ from typing import Any
 
 from ...core.config import load_config
 from ...core.errors import CamshaftError, EvidenceError
+from ...core.model_sheets import load_model
 from ...core.workload import load_workload
 from ..cost.hardware import load_hardware
-from ..cost.models import load_model
 from ..results import Distribution, Result
 from .engines import EngineKind
 from .prepare import prepare

@@ -12,13 +12,13 @@ import yaml
 
 from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.execute.base import Capacity
+from camshaft.core.model_sheets import load_model
 from camshaft.core.schedule.plan import StepPlan, StepResult
 from camshaft.diagnostics.cost.calibrate import cpu_settings, machine_sheet, measure_machine, with_trial
 from camshaft.diagnostics.cost.fit import write_sheet
 from camshaft.diagnostics.cost.hardware import Hardware, load_hardware
 from camshaft.diagnostics.cost.machine import Machine, curves, fit_steps
 from camshaft.diagnostics.cost.measure import Room, Timings, measure, points
-from camshaft.diagnostics.cost.models import load_model
 from camshaft.diagnostics.cost.neighbours import Neighbours
 from camshaft.diagnostics.cost.probe import Point
 from camshaft.diagnostics.cost.step import StepCost

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from camshaft.core.model_sheets import load_model
 from camshaft.core.quantization import UNQUANTIZED, quantization_named
 from camshaft.core.shape import Gemm, dense_gemms, linear_flops_per_token, weight_bytes
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
 from camshaft.diagnostics.cost.hardware import load_hardware
-from camshaft.diagnostics.cost.models import load_model
 from camshaft.diagnostics.cost.speculation import SpeculativeCost, break_even_batch, speedup, tokens_per_step
 from camshaft.diagnostics.cost.step import CostSettings, StepCost
 

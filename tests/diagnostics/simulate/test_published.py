@@ -10,9 +10,9 @@ import pytest
 
 from camshaft.core.config import load_config
 from camshaft.core.errors import EvidenceError
+from camshaft.core.model_sheets import load_model
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
-from camshaft.diagnostics.cost.models import load_model
 from camshaft.diagnostics.simulate import EngineKind, prepare
 from camshaft.diagnostics.simulate.published import (
     ASSUMED_VERSION,

@@ -8,9 +8,9 @@ import pytest
 
 from camshaft.core.config import load_config
 from camshaft.core.errors import CapacityError
+from camshaft.core.model_sheets import load_model
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
-from camshaft.diagnostics.cost.models import load_model
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import EngineKind, Frontend, Prepared, prepare, vllm_defaults
 from camshaft.diagnostics.simulate.prepare import SpeculativeCost

@@ -1,4 +1,4 @@
-"""Model sheets: the shapes of common open models, so that a prediction needs no download.
+"""Model sheets: the shapes of common open models, so that a prediction or a refusal needs no download.
 
 A sheet is YAML under `presets/models`: the keys of the model's `config.json` that arithmetic needs,
 with their source. Names are matched as people write them; a format in the name (`-AWQ`,
@@ -16,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from ...core.errors import EvidenceError, ModelError
-from ...core.shape import ModelShape, read_shape, shape_from_config
+from .errors import EvidenceError, ModelError
+from .shape import ModelShape, read_shape, shape_from_config
 
-FOLDER = Path(__file__).resolve().parents[2] / "presets" / "models"
+FOLDER = Path(__file__).resolve().parents[1] / "presets" / "models"
 
 
 class ModelSheet(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -49,12 +49,20 @@ def load_model(name: str) -> ModelShape:
     path = Path(name)
     if path.exists() and (path.suffix == ".json" or (path / "config.json").exists()):
         return read_shape(path)
-    base, method = _split(name)
-    stem = _index().get(base)
-    if stem is None:
+    shape = sheet_shape(name)
+    if shape is None:
         raise ModelError(
             f"model {name!r} has no sheet and is no folder with a config.json; sheets: {', '.join(model_names())}"
         )
+    return shape
+
+
+def sheet_shape(name: str) -> ModelShape | None:
+    """The shape of the model whose sheet answers to a name, with the quantisation that the name states; or None."""
+    base, method = _split(name)
+    stem = _index().get(base)
+    if stem is None:
+        return None
     shape = shape_from_config(read_sheet(FOLDER / f"{stem}.yaml").config, name=name)
     if method and shape.quantization is None:
         raw = {**shape.raw, "quantization_config": {"quant_method": method}}
