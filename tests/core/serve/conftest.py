@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-# The engine process imports the fake engine by name; spawn hands it this path.
-sys.path.insert(0, str(Path(__file__).parent))
 # A tiny model gains nothing from a second thread, and loses much where cores are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
