@@ -7,16 +7,18 @@ let `replay` drive a scheduler through the same calls and compare its plans.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
+import structlog
 
 from ..policies.registry import PolicyFile, load_policy
 from .errors import CamshaftError, EvidenceError
@@ -28,6 +30,7 @@ from .schedule.recovery import start_over, take_back
 from .schedule.scheduler import Scheduler
 
 VERSION = 1
+log = structlog.get_logger()
 _END = -1  # the token that ends a replayed sequence; no block holds it
 
 
@@ -52,11 +55,15 @@ def plan_digest(plan: StepPlan) -> str:
 
 
 class Recorder:
-    """Writes a recording. Every call of the scheduler is reported right after it was made."""
+    """Writes a recording. Every call of the scheduler is reported right after it was made.
+
+    Where the file can no longer be written (a full disk), the recording ends and serving goes on.
+    """
 
     def __init__(self, path: str | Path, params: SchedulerParams, policy: PolicyFile) -> None:
+        self._path = path
         try:
-            self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
+            self._file: BinaryIO | None = open(path, "wb")  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error
         self._key = secrets.token_bytes(16)
@@ -122,7 +129,12 @@ class Recorder:
         self._write(type="limit", limit=limit)
 
     def close(self) -> None:
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                self._tell(error)
 
     def _finished(self, request: Request) -> None:
         self._write(
@@ -142,7 +154,18 @@ class Recorder:
         return int.from_bytes(blake2b(block_hash, key=self._key, digest_size=6).digest(), "little")
 
     def _write(self, **line: Any) -> None:
-        self._file.write(self._encode(line) + b"\n")
+        if self._file is None:
+            return
+        try:
+            self._file.write(self._encode(line) + b"\n")
+        except OSError as error:
+            self._tell(error)
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # it would write the rest
+                file.close()
+
+    def _tell(self, error: OSError) -> None:
+        log.warning("the recording ends here; serving goes on", file=str(self._path), error=str(error))
 
 
 @dataclass(frozen=True, slots=True)

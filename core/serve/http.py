@@ -15,18 +15,24 @@ from .faults import HttpFault, error_bytes
 MAX_HEAD_BYTES = 65536
 HEAD_TIMEOUT_S = 30.0  # from the first byte (or the connection) to the end of the headers
 LINGER_S = 10.0  # for the rest of a body that was answered before it was complete
+# For a client to take what is sent before more of it is held than a write buffer; nginx's own default, too.
+READ_TIMEOUT_S = 60.0
 # Longer than load balancers and clients keep an idle connection: whoever closes first must not be us, or a
 # request that is on its way meets a closed door.
 KEEP_ALIVE_S = 75
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers 400 to a head beyond MAX_HEAD_BYTES and 408 to one that is not complete in HEAD_TIMEOUT_S; closes."""
+    """Answers 400 to a head beyond MAX_HEAD_BYTES and 408 to one that is not complete in HEAD_TIMEOUT_S; closes.
+
+    A client that does not read its answer for READ_TIMEOUT_S is cut off, which ends the work for it.
+    """
 
     _in_head = False  # some of a head has come
     _head_bytes = 0
     _in_message = False  # headers or body are not complete
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,7 +40,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(READ_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -72,6 +87,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()  # closing would wait for a client that does not read
         else:
             super().timeout_keep_alive_handler()
+
+    def _taken(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _waits_for_head(self) -> bool:
         """No request is being answered."""

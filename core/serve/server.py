@@ -130,7 +130,7 @@ class Server:
         stopped.cancel()
         if not starting.done():
             starting.cancel()
-            await asyncio.wait({starting})
+            await asyncio.gather(starting, return_exceptions=True)
             return None
         ready, tokenizer = starting.result()
         _tell_capacity(ready, self._parts.device)

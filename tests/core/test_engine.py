@@ -223,6 +223,13 @@ def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
         replay(path)
 
 
+def test_a_full_disk_ends_the_recording_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = record_some(Path("/dev/full"), "continuous-chunked", seed=8)
+    assert not engine.has_work
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("the recording ends here") == 1
+
+
 def test_replay_needs_no_torch(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record_some(path, "continuous-chunked", seed=7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,6 +127,13 @@ def running(parts: Parts, on_exit: Callable[[int], None] | None = None) -> Itera
         assert not thread.is_alive()
         if on_exit is not None:
             on_exit(box["exit"])
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline_s, "it never came to be"
+        time.sleep(0.01)
 
 
 def events(text: str) -> list[dict[str, Any]]:

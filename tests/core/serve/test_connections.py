@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from serve_support import Running
+from serve_support import Running, eventually
 
 COMPLETIONS = "/v1/completions"
 
@@ -121,3 +121,22 @@ def test_a_head_without_end(server: Running, begins: bytes) -> None:
         except ConnectionResetError:
             answer = b""
     assert not answer or answer.startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_does_not_read_is_cut_off(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work ends, and nobody else waits."""
+    monkeypatch.setattr("camshaft.core.serve.http.READ_TIMEOUT_S", 0.2)
+    # Some 10 MB, more than the kernel holds for it.
+    fields = {"max_tokens": 200, "ignore_eos": True, "logprobs": True, "top_logprobs": 20, "n": 16}
+    body = json.dumps({"messages": [{"role": "user", "content": "ab"}], "stream": True, **fields}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        line.settimeout(60)
+        line.sendall(head + body)
+        assert server.post(COMPLETIONS, {"prompt": "ok", "temperature": 0}).status_code == 200
+        eventually(lambda: server.get("/load").json() == {"server_load": 0})
+        said = trickle(line, b"")
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b"[DONE]" not in said

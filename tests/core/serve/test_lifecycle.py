@@ -10,8 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import fake_factory
-from serve_support import Running, events, fake_parts, running_server
+from serve_support import Running, events, eventually, fake_parts, running_server
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, ModelError
@@ -29,13 +27,6 @@ from camshaft.core.serve.server import Server
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
 SLOW = {"step_s": 0.02}
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline_s, "it never came to be"
-        time.sleep(0.01)
 
 
 def idle(server: Running) -> bool:
