@@ -60,6 +60,18 @@ class Accelerator(Protocol):
         """int32 [count] of host memory that the device can copy from without the host's help."""
         ...
 
+    def to_device(self, staged: torch.Tensor) -> torch.Tensor:
+        """A copy of staging memory on the device, under way: who wrote the memory may drop it, not change it."""
+        ...
+
+    def fill(self, target: torch.Tensor, staged: torch.Tensor) -> None:
+        """The same into a tensor of the device."""
+        ...
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in host memory, complete when the device has come to an event recorded later."""
+        ...
+
     def new_pool(self) -> Any:
         """Memory for graphs of which one at a time runs."""
         ...
@@ -98,15 +110,26 @@ class Cuda:
         return torch.cuda.Event()
 
     def staging(self, count: int) -> torch.Tensor:
-        # torch's host allocator gives such memory out again only when the copies from it are done.
         return torch.empty(count, dtype=torch.int32, pin_memory=True)
+
+    # torch's host allocator gives pinned memory out again only when the copies from it and to it are done.
+
+    def to_device(self, staged: torch.Tensor) -> torch.Tensor:
+        return staged.to(self._device, non_blocking=True)
+
+    def fill(self, target: torch.Tensor, staged: torch.Tensor) -> None:
+        target.copy_(staged, non_blocking=True)
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cpu", non_blocking=True)  # into pinned memory
 
     def new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
     def capture(self, run: Callable[[], None], pool: Any) -> Graph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # What other threads of the process do meanwhile, be it a look at the free memory, is no part of it.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return graph
 
@@ -119,9 +142,13 @@ def accelerator_of(device: torch.device) -> Accelerator | None:
 def memory_wanted(error: RuntimeError) -> str | None:
     """What of a device's memory was asked for in vain, in a line; None for an error of another kind.
 
-    torch's allocator has a type of its own for it; kernels that load their code and cuBLAS say it in words.
+    torch's allocator has a type of its own for it; kernels that load their code and cuBLAS say it in words. Where
+    a graph was being captured, the end of the capture complains last, of an error before it.
     """
     line = str(error).partition("\n")[0].rstrip(".")
     if isinstance(error, torch.OutOfMemoryError):
         return line
-    return line if any(words in line for words in ("out of memory", "STATUS_ALLOC_FAILED")) else None
+    if any(words in line for words in ("out of memory", "STATUS_ALLOC_FAILED")):
+        return line
+    earlier = error.__context__
+    return memory_wanted(earlier) if isinstance(earlier, RuntimeError) else None

@@ -15,10 +15,11 @@ from ..sample.on_device import DeviceSampler
 from .accelerator import Accelerator, memory_wanted
 from .cache import allocate_cache
 from .device_steps import DeviceSteps
-from .graphs import DecodeGraphs, reserve_attention
+from .graphs import DecodeGraphs
 from .limits import Limits, Loaded
-from .profile import Largest, estimate_graphs, largest_batch, profile, tell
+from .profile import Largest, estimate_graphs, profile, tell
 from .prompt_scores import PromptScores
+from .rehearsal import rehearse
 from .rows import RowState
 
 
@@ -34,39 +35,48 @@ class Opened:
 def open_on_device(
     loaded: Loaded, rows: RowState, sampler: DeviceSampler, scores: PromptScores, accelerator: Accelerator
 ) -> Opened:
-    """Sizes the cache, allocates it and captures decode steps. Raises CapacityError."""
-    model = loaded.model
-    sizes = loaded.limits.capture_sizes if _is_capturable(model) else ()
-    limits = loaded.limits
+    """Sizes the cache, allocates it, runs every kind of step and captures decodes. Raises CapacityError."""
+    model, limits = loaded.model, loaded.limits
+    sizes = limits.capture_sizes if _is_ours(model) else ()
     if loaded.fit is not None:
         limits = _measured_limits(loaded, sizes, rows, sampler, accelerator)
-    cache = allocate_cache(model, limits)
-    steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
-    if not sizes:
+    try:
+        cache = allocate_cache(model, limits)
+        steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
         steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
+        if _is_ours(model):
+            _rehearse(steps, limits)
+        if sizes:
+            graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
+            limits.memory["graphs as captured"] = _capture(graphs, accelerator)
+            steps.graphs = graphs
         return Opened(steps, cache, limits)
-    if loaded.fit is None:  # else the trial did it: a graph must not outlive the buffers a model works in
-        _run_largest(model, cache, rows, limits)
-    reserve_attention(model, cache, limits.max_num_seqs)
-    graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
+    except RuntimeError as error:
+        why = memory_wanted(error)
+        if why is None:
+            raise
+    raise CapacityError(
+        f"the device has no room for {limits.num_blocks} KV blocks, a step and {len(sizes)} graphs: {why}. "
+        "Lower gpu_memory_utilization, or end what else uses the device."
+    )
+
+
+@torch.inference_mode()
+def _rehearse(steps: DeviceSteps, limits: Limits) -> None:
+    rehearse(steps, limits)
+
+
+def _capture(graphs: DecodeGraphs, accelerator: Accelerator) -> int:
+    """Bytes that the graphs take of the device, with their buffers."""
     graphs.warm()
     accelerator.release_cached()
     before = accelerator.used_bytes() - graphs.buffer_bytes
     graphs.capture()
-    limits.memory["graphs as captured"] = accelerator.used_bytes() - before
-    steps.graphs = graphs
-    return Opened(steps, cache, limits)
+    return accelerator.used_bytes() - before
 
 
-@torch.inference_mode()
-def _run_largest(model: Model, cache: PagedCache, rows: RowState, limits: Limits) -> None:
-    """A forward pass of the largest step, for the buffers that a model keeps."""
-    tokens = limits.max_num_batched_tokens or limits.max_num_seqs * limits.max_model_len
-    model.forward(largest_batch(Largest(tokens, limits.max_num_seqs, limits.max_model_len), rows), cache)
-
-
-def _is_capturable(model: Model) -> bool:
-    """The project's own definitions wait for nothing; what transformers defines may."""
+def _is_ours(model: Model) -> bool:
+    """The project's own definitions wait for nothing, and a graph can hold them; what transformers defines may not."""
     return obstacle(model.shape) is None
 
 
@@ -117,6 +127,5 @@ def _measure(
     )
     if not sizes:
         return replace(measured, graphs=0)
-    reserve_attention(model, trial, limits.max_num_seqs)
     graphs = DecodeGraphs(model, trial, rows, sampler, accelerator, sizes[-2:])
     return replace(measured, graphs=estimate_graphs(graphs, accelerator, len(sizes)))

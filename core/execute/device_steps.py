@@ -65,14 +65,14 @@ class DeviceSteps:
         self.graphs: DecodeGraphs | None = None
         self.no_graphs = "off"  # why there are none
 
-    def launch(self, plan: StepPlan) -> DeviceStep:
-        """Starts a step, by a captured graph where one fits."""
+    def launch(self, plan: StepPlan, *, eager: bool = False) -> DeviceStep:
+        """Starts a step, by a captured graph where one fits unless it is to be `eager`."""
         sampled = plan.samples
         rows, contexts = plan.rows[sampled], (plan.starts + plan.num_tokens)[sampled]
         extra = self._scores.indices(plan)
-        eager = self._why_eager(plan, len(extra))
+        why_eager = "asked" if eager else self._why_eager(plan, len(extra))
         chunks: list[PromptChunk] = []
-        if eager is None and self.graphs is not None:
+        if why_eager is None and self.graphs is not None:
             size = self.graphs.size_for(len(rows) + plan.padding) or 0
             logits, drawn = self.graphs.run(plan, size)
         else:
@@ -85,15 +85,16 @@ class DeviceSteps:
             drawn = self._draw(logits, rows, contexts)
         special = self._sampler.special(rows)
         scored = self._sampler.finish(logits, drawn, rows, contexts, special) if len(special) else []
-        if eager is not None or len(special):
+        if why_eager is not None or len(special):
             self._rows.append(plan, drawn.clamp_min(0))
+        to_host = self._accelerator.to_host
         step = DeviceStep(
             plan,
             self._accelerator.event(),
-            drawn.int().to("cpu", non_blocking=True),
-            [part.to_host() for part in scored],
-            [chunk.to_host() for chunk in chunks],
-            eager,
+            to_host(drawn.int()),
+            [part.to_host(to_host) for part in scored],
+            [chunk.to_host(to_host) for chunk in chunks],
+            why_eager,
         )
         step.event.record()
         return step

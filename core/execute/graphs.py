@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from ...kernels.paged_attention import Sequences, paged_attention
 from ...kernels.prepare_batch import prepare_batch
 from ..model.base import Model
 from ..model.batch import ForwardBatch, PagedCache
@@ -87,7 +86,7 @@ class DecodeGraphs:
         fields[1:, count:] = np.array([[self._rows.nobody], [0], [0]])
         fields[1, :count], fields[2, :count] = plan.rows, plan.starts
         np.add(plan.starts, 1, out=fields[3, :count])
-        self._sent.copy_(staged.view(4, self._width), non_blocking=True)
+        self._accelerator.fill(self._sent, staged.view(4, self._width))
         self._graphs[size].replay()
         return self.logits[:count], self.drawn[:count]
 
@@ -110,26 +109,8 @@ class DecodeGraphs:
             num_decodes=size,
             max_query_len=1,
             max_context_len=state.tables.shape[1] * state.block_size,
+            logits_out=self.logits[:size],
         )
-        # Copied, so that the pool can give the model's own logits to the next size.
-        logits = self.logits[:size].copy_(self._model.forward(batch, self._cache))
+        logits = self._model.forward(batch, self._cache)
         drawn = self.drawn[:size].copy_(self._sampler.draw(logits, rows, contexts))
         state.tokens[rows.long(), contexts.long()] = drawn.clamp_min(0)
-
-
-def reserve_attention(model: Model, cache: PagedCache, max_num_seqs: int) -> None:
-    """Lets decode attention compile, and take the scratch it keeps, for every number of sequences up to
-    `max_num_seqs`: a graph must never be left pointing at scratch that a larger batch replaced.
-    """
-    shape, device = model.shape, model.device
-    windows = {None, shape.sliding_window}
-    q = torch.zeros((max_num_seqs, shape.num_heads * shape.head_dim), dtype=model.dtype, device=device)
-    starts = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-    contexts = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
-    tables = torch.zeros((max_num_seqs, 1), dtype=torch.int32, device=device)
-    for count in range(1, max_num_seqs + 1):
-        for window in windows:
-            sequences = Sequences(starts[: count + 1], contexts[:count], tables[:count], count, 1, 1)
-            paged_attention(
-                q[:count], cache.k[0], cache.v[0], sequences, 1.0, window, torch.empty_like(q[:count])
-            )

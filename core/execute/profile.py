@@ -55,7 +55,9 @@ def profile(
     accelerator.synchronize()
     peak = accelerator.peak_bytes()
     accelerator.release_cached()
-    rest = accelerator.used_bytes() - weights_bytes - others_bytes  # code, rows, what the allocator rounds up
+    kept = accelerator.allocated_bytes() - before  # buffers that the model keeps: the peak holds them already
+    # Code, rows, what the allocator rounds up.
+    rest = accelerator.used_bytes() - weights_bytes - others_bytes - kept
     return Measured(weights=weights_bytes, activations=peak - before, context=max(0, rest))
 
 
@@ -87,15 +89,15 @@ def draw_largest(logits: torch.Tensor, rows: RowState, sampler: DeviceSampler) -
     """A draw for all rows of logits, as many of them as are handled at once with everything a row may ask for."""
     count = len(logits)
     every = np.arange(count, dtype=np.int32)
-    ones = np.ones(count, dtype=np.int32)
+    lengths = np.full(count, rows.tokens.shape[1] - 1, dtype=np.int32)  # penalties look at all that is known
     asks = SamplingParams(top_k=40, top_p=0.9, repetition_penalty=1.1, logprobs=20)
     plain = SamplingParams(top_k=40, top_p=0.9)
     prompt, nothing = np.zeros(1, dtype=np.int32), np.empty(0, dtype=np.int32)
     for row in every.tolist():
         sampler.add(row, asks if row < CHUNK else plain, prompt, nothing)
     sampler.flush()
-    drawn = sampler.draw(logits, *rows.send(every, ones))
-    sampler.finish(logits, drawn, every, ones, sampler.special(every))
+    drawn = sampler.draw(logits, *rows.send(every, lengths))
+    sampler.finish(logits, drawn, every, lengths, sampler.special(every))
     for row in every.tolist():
         sampler.remove(row)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ..sample.logprobs import Scores, score
+from ..sample.ops import to_device
 from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
 
 
@@ -26,9 +27,9 @@ class PromptChunk:
         """Positions told once this chunk is."""
         return self.position + len(self.scores.tokens)
 
-    def to_host(self) -> PromptChunk:
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> PromptChunk:
         """As `Scores.to_host`."""
-        return PromptChunk(self.new, self.position, self.alternatives, self.scores.to_host())
+        return PromptChunk(self.new, self.position, self.alternatives, self.scores.to_host(copy))
 
     def entries(self) -> list[TokenLogprobs]:
         """One a position."""
@@ -66,9 +67,9 @@ class PromptScores:
         done = 0
         for new, first, last, position in self._spans(plan):
             count = last - first
-            following = torch.from_numpy(new.tokens[position + 1 : position + 1 + count].astype(np.int64))
+            following = new.tokens[position + 1 : position + 1 + count].astype(np.int64)
             alternatives = new.params.prompt_logprobs or 0
-            tokens = following.to(logits.device, non_blocking=True)
+            tokens = to_device(following, logits.device)
             chunks.append(
                 PromptChunk(
                     new, position, alternatives, score(logits[done : done + count], tokens, alternatives)

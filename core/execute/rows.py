@@ -132,5 +132,5 @@ class RowState:
         for array, size in zip(arrays, sizes, strict=True):
             filled[begin : begin + array.size] = array
             begin += size
-        parts = staged.to(self.device, non_blocking=True).split(sizes)
+        parts = self.accelerator.to_device(staged).split(sizes)
         return [part[: array.size] for part, array in zip(parts, arrays, strict=True)]

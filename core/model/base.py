@@ -41,8 +41,8 @@ class Model(Protocol):
     def forward(self, batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
         """Writes K and V of the batch's tokens into the cache; returns float32 logits [m, vocab_size].
 
-        Row j belongs to token `batch.logit_indices[j]`. The tensor may be a buffer that the next
-        call overwrites. Tokens past `query_starts[-1]` are padding: they pass through every linear
-        layer, touch neither cache nor attention, and have slot -1.
+        Row j belongs to token `batch.logit_indices[j]`. The tensor is `batch.logits_out` where that is
+        given, else it may be a buffer that the next call overwrites. Tokens past `query_starts[-1]` are
+        padding: they pass through every linear layer, touch neither cache nor attention, and have slot -1.
         """
         ...

@@ -25,6 +25,9 @@ class ForwardBatch:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    logits_out: torch.Tensor | None = (
+        None  # float32 [m, vocab] that the logits are written to, if they must stay
+    )
 
 
 @dataclass(slots=True)

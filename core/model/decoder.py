@@ -85,7 +85,8 @@ class DenseDecoder:
                 activated = activated[: len(attended)]
             residual.add(layer.output, attended)
             layer.feed_forward(residual, activated)
-        return residual.read(self._head).float()
+        logits = residual.read(self._head)
+        return logits.float() if batch.logits_out is None else batch.logits_out.copy_(logits)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

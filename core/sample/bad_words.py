@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .edits import forbid, token_ids
+from .ops import to_device
 
 
 @dataclass(slots=True)
@@ -69,10 +70,10 @@ def forbid_known(
     reach = max(len(before) for _, before, _ in cases)
     padded = [[-1] * (reach - len(before)) + list(before) for _, before, _ in cases]
     index, last, ends = (
-        torch.tensor(column).to(logits.device, non_blocking=True)
+        to_device(np.asarray(column, dtype=np.int64), logits.device)
         for column in zip(*((i, last, int(contexts[i])) for i, _, last in cases), strict=True)
     )
-    wanted = torch.tensor(padded).to(logits.device, non_blocking=True)
+    wanted = to_device(np.asarray(padded, dtype=np.int64), logits.device)
     places = ends[:, None] - reach + torch.arange(reach, device=logits.device)
     found = known[index[:, None], places.clamp_min(0)]
     forbidden = ((found == wanted) | (wanted < 0)).all(-1)

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from .ops import to_device
+
 Edit = tuple[int, np.ndarray]  # index of a row of the logits, int64 token ids
 
 
 def positions(logits: torch.Tensor, edits: Sequence[Edit]) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows, ids), int64 [total]: index tensors over every edit."""
     sizes = [len(ids) for _, ids in edits]
-    rows = torch.from_numpy(np.repeat(np.asarray([index for index, _ in edits], dtype=np.int64), sizes))
-    ids = torch.from_numpy(np.concatenate([ids for _, ids in edits]))
-    return (
-        rows.to(logits.device, non_blocking=True),
-        ids.to(logits.device, non_blocking=True),
-    )
+    rows = np.repeat(np.asarray([index for index, _ in edits], dtype=np.int64), sizes)
+    ids = np.concatenate([ids for _, ids in edits])
+    return to_device(rows, logits.device), to_device(ids, logits.device)
 
 
 def forbid(logits: torch.Tensor, edits: Sequence[Edit]) -> None:

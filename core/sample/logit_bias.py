@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from .edits import positions
+from .ops import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +29,4 @@ def apply(logits: torch.Tensor, entries: list[tuple[int, Bias]]) -> None:
     if entries:
         values = np.concatenate([bias.values for _, bias in entries])
         at = positions(logits, [(index, bias.ids) for index, bias in entries])
-        logits[at] += torch.from_numpy(values).to(logits.device, non_blocking=True)
+        logits[at] += to_device(values, logits.device)

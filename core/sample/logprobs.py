@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +21,9 @@ class Scores:
     logprobs: torch.Tensor  # float32 [m, 1 + k]: the token's own first
     ranks: torch.Tensor  # int64 [m]
 
-    def to_host(self) -> Scores:
-        """Copies that are complete once the device has come to this point of its queue."""
-        parts = (self.tokens, self.best, self.logprobs, self.ranks)
-        return Scores(*(part.to("cpu", non_blocking=True) for part in parts))
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> Scores:
+        """The same on the host, each tensor by `copy`; complete when its copies are."""
+        return Scores(copy(self.tokens), copy(self.best), copy(self.logprobs), copy(self.ranks))
 
     def entries(self, counts: Sequence[int]) -> list[TokenLogprobs]:
         """One a position, with `counts[i]` alternatives. Waits for the device unless it is on the host."""

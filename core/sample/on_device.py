@@ -8,7 +8,7 @@ evictions leave a seeded text alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from .bad_words import BadWords
 from .logit_bias import Bias
 from .logprobs import Scores, score
 from .min_tokens import ending_ids
+from .ops import to_device
 from .seed import as_uint64
 
 FORBIDDEN, NOT_FINITE = -1, -2  # instead of a token
@@ -41,9 +42,9 @@ class Scored:
     counts: list[int]
     scores: Scores
 
-    def to_host(self) -> Scored:
+    def to_host(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> Scored:
         """As `Scores.to_host`."""
-        return Scored(self.rows, self.counts, self.scores.to_host())
+        return Scored(self.rows, self.counts, self.scores.to_host(copy))
 
     def entries(self) -> dict[int, TokenLogprobs]:
         """By row."""
@@ -189,5 +190,4 @@ class DeviceSampler:
         return logits
 
     def _send(self, array: np.ndarray) -> torch.Tensor:
-        # From pageable memory the driver takes its own copy before it returns; it waits for no kernel.
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._known.device, non_blocking=True)
+        return to_device(array, self._known.device)

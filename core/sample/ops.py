@@ -15,6 +15,15 @@ def _by_numpy(logits: torch.Tensor) -> bool:
     return logits.device.type == "cpu"
 
 
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array on the device, by a copy that the host does not wait for where the device has a queue.
+
+    Not from the array's own memory, which a driver may read after this has returned.
+    """
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """int64 [m]: the first index of each row's largest value (of a NaN, if it has one)."""
     if _by_numpy(logits):

@@ -21,14 +21,17 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 class RandomWeights:
-    """Weights of a Llama as a weight source: layers in FP8 with a scale a row, the rest in bfloat16."""
+    """Weights of a Llama as a weight source: layers in FP8 with a scale a row, or a block of 128 x 128, the rest
+    in bfloat16.
+    """
 
-    def __init__(self, config: dict[str, Any], device: torch.device) -> None:
+    def __init__(self, config: dict[str, Any], device: torch.device, *, blocked: bool = False) -> None:
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         width, kv_width = (
             config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads")
         )
-        self._device = device
+        self._device, self._blocked = device, blocked
+        self._scale = "weight_scale_inv" if blocked else "weight_scale"
         self._matrices = {
             "q_proj": (width, hidden), "k_proj": (kv_width, hidden), "v_proj": (kv_width, hidden),
             "o_proj": (hidden, width), "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner),
@@ -44,27 +47,30 @@ class RandomWeights:
             yield from (f"{at}.{norm}.weight" for norm in ("input_layernorm", "post_attention_layernorm"))
             for name in self._matrices:
                 room = "self_attn" if name[0] in "qkvo" else "mlp"
-                yield from (f"{at}.{room}.{name}.{what}" for what in ("weight", "weight_scale"))
+                yield from (f"{at}.{room}.{name}.{what}" for what in ("weight", self._scale))
 
     def get(self, name: str) -> torch.Tensor:
         if "norm" in name:
             return torch.ones(self._hidden, device=self._device)
         base, what = name.rsplit(".", 1)
         rows, columns = self._wide.get(base) or self._matrices[re.sub(r".*\.", "", base)]
-        if what == "weight_scale":
-            return torch.full((rows, 1), columns**-0.5, device=self._device)
+        if what == self._scale:
+            size = (-(-rows // 128), -(-columns // 128)) if self._blocked else (rows, 1)
+            return torch.full(size, columns**-0.5, device=self._device)
         numbers = torch.randn(rows, columns, device=self._device, dtype=torch.bfloat16)
         return numbers / 50 if base in self._wide else numbers.to(FP8)
 
 
-def llama(size: str, device: torch.device, dtype: torch.dtype) -> DenseDecoder:
+def llama(size: str, device: torch.device, dtype: torch.dtype, *, blocked: bool = False) -> DenseDecoder:
     """A decoder of one of SIZES with 8 KV heads of 128, or fewer where it has fewer heads."""
     config: dict[str, Any] = {
         **SIZES[size], "architectures": ["LlamaForCausalLM"], "head_dim": 128, "max_position_embeddings": 8192,
         "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
     }  # fmt: skip
     config["num_key_value_heads"] = min(8, config["num_attention_heads"])
-    model = build(shape_from_config(config, size), RandomWeights(config, device), device, dtype)
+    model = build(
+        shape_from_config(config, size), RandomWeights(config, device, blocked=blocked), device, dtype
+    )
     assert isinstance(model, DenseDecoder)
     return model
 

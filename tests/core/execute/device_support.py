@@ -53,7 +53,7 @@ class Driver:
         seed: int,
         accelerator: FakeAccelerator | None = None,
         sizes: tuple[int, ...] = (),
-        max_num_batched_tokens: int = 0,
+        max_num_batched_tokens: int = 400,
     ) -> None:
         limits = Limits(
             num_blocks=BLOCKS,
@@ -167,14 +167,51 @@ class FakeGraph:
 
 
 class FakeEvent:
-    def __init__(self) -> None:
-        self.recorded = False
+    """Copies arrive when it is waited for, those before it alone."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._recorded: int | None = None
 
     def record(self) -> None:
-        self.recorded = True
+        self._recorded = self._copies.count
 
     def synchronize(self) -> None:
-        assert self.recorded
+        assert self._recorded is not None
+        self._copies.arrive(self._recorded)
+
+
+class Copies:
+    """Copies between host and device, each under way until something waits for it.
+
+    What a copy reads is fixed by its place in the queue, so a source that changes meanwhile is a fault, and what
+    it writes on the host is wrong until it has arrived.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._to_device: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        self._to_host: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+
+    def to_device(self, staged: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self._to_device.append((self.count, staged, staged.clone()))
+        return staged.clone()
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        host = torch.full_like(tensor, float("nan") if tensor.is_floating_point() else -(2**31) + 7)
+        self._to_host.append((self.count, host, tensor.clone()))
+        return host
+
+    def arrive(self, until: int) -> None:
+        for number, staged, sent in self._to_device:
+            assert number > until or torch.equal(staged, sent), "host memory was changed under a copy"
+        for number, host, wanted in self._to_host:
+            if number <= until:
+                host.numpy()[...] = wanted.numpy()  # whatever mode it was made in
+        self._to_device = [copy for copy in self._to_device if copy[0] > until]
+        self._to_host = [copy for copy in self._to_host if copy[0] > until]
 
 
 class FakeAccelerator:
@@ -186,6 +223,7 @@ class FakeAccelerator:
         self.pools: list[object] = []
         self.released = 0
         self.held = self.peak = 0
+        self.copies = Copies()
 
     def allocated_bytes(self) -> int:
         return self.held
@@ -203,13 +241,22 @@ class FakeAccelerator:
         self.released += 1
 
     def synchronize(self) -> None:
-        pass
+        self.copies.arrive(self.copies.count)
 
     def event(self) -> FakeEvent:
-        return FakeEvent()
+        return FakeEvent(self.copies)
 
     def staging(self, count: int) -> torch.Tensor:
         return torch.full((count,), -77, dtype=torch.int32)
+
+    def to_device(self, staged: torch.Tensor) -> torch.Tensor:
+        return self.copies.to_device(staged)
+
+    def fill(self, target: torch.Tensor, staged: torch.Tensor) -> None:
+        target.copy_(self.copies.to_device(staged))
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.copies.to_host(tensor)
 
     def new_pool(self) -> object:
         return object()

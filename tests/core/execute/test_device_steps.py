@@ -124,8 +124,8 @@ def test_graphs_are_captured_from_large_to_small_in_one_pool(model: Model) -> No
             return forward(batch, cache)
 
     driver = Driver(Watched(), 0, accelerator, sizes=(4, 1, 2))
-    # The largest step came first, then each size once before any was captured; the last one is that of `open`.
-    assert seen == [0, 4, 2, 1, 4, 2, 1, 1]
+    # Prompts from large to small, decodes likewise, each size before any was captured; the last is that of `open`.
+    assert seen == [0] * 10 + [6, 5, 4, 3, 2, 1] + [4, 2, 1] + [4, 2, 1] + [1]
     assert len(set(map(id, accelerator.pools))) == 1
     assert len(accelerator.graphs) == 3
     assert driver.executor._steps is not None

@@ -45,7 +45,7 @@ class Device:
         torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
         self.known[torch.from_numpy(rows).long(), torch.from_numpy(contexts).long()] = drawn.clamp_min(0)
         self.lengths[rows] += 1
-        return drawn, {row: entry for part in scored for row, entry in part.to_host().entries().items()}
+        return drawn, {row: entry for part in scored for row, entry in part.entries().items()}
 
 
 def logits_of(rows: int, seed: int, vocab: int = VOCAB) -> torch.Tensor:
