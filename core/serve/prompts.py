@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
     def special_tokens(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]: ...
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str: ...
 
 
 class Limits(Protocol):
@@ -159,8 +159,7 @@ async def chat_prompt(
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
         )
-    chars = sum(len(message.get("content") or "") for message in messages)
-    _check_chars(limits, chars)
+    _check_chars(limits, sum(len(message.get("content") or "") for message in messages))
     tools = callable_tools(body)
     options: dict[str, Any] = {
         "template_kwargs": _template_options(body),
@@ -169,10 +168,14 @@ async def chat_prompt(
         "continue_final_message": continues,
         "chat_template": body.chat_template or server_template,
     }
+
+    def encode() -> list[int]:
+        text = tokenizer.render_chat(messages, **options)
+        _check_chars(limits, len(text))  # tools and earlier calls are text, too
+        return tokenizer.encode(text, add_special_tokens=False)
+
     try:
-        ids = await off_loop(
-            chars + _MESSAGE_CHARS * count, lambda: tokenizer.encode_chat(messages, **options)
-        )
+        ids = await off_loop(len(msgspec.json.encode((messages, tools))) + _MESSAGE_CHARS * count, encode)
     except RecursionError:
         raise RequestError(
             "the conversation is nested too deeply for the chat template", "messages"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 MAX_N = 128
+MAX_DETOKENIZED = 1 << 20  # more would hold up the streams of others
 MAX_INT32 = 2**31 - 1
 MIN_REPETITION_PENALTY = 0.001  # logits divided by less leave float32's range
 
@@ -144,4 +145,4 @@ class TokenizeRequest(Struct, kw_only=True):
 
 class DetokenizeRequest(Struct, kw_only=True):
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_DETOKENIZED)]

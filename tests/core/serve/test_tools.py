@@ -191,3 +191,12 @@ def test_a_result_goes_back_to_the_model(tooled: Running) -> None:
     ]
     reply = tooled.post(PATH, {"messages": messages, "tools": TOOLS, "temperature": 0}).json()
     assert reply["choices"][0]["message"]["content"] == "?sunny"
+
+
+def test_tools_too_long_for_the_model_are_refused_before_they_are_tokenised(tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}"
+    long: list[Any] = [{**TOOLS[0], "function": {"name": "weather", "description": "x" * 100_000}}]
+    with running_server(write_tokenizer(tmp_path), chat_template=template) as server:
+        refused = server.post(PATH, {**said("x"), "tools": long}).json()["error"]
+        assert "characters" in refused["message"]
+        assert server.post(PATH, said("x")).status_code == 200
