@@ -17,7 +17,7 @@ from . import sort_by_expert, tile_of
 DEPTH = 64  # of one loop turn
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_places"])
 def grouped_product_kernel(
     x, weight, out, places, tile_experts, row_weights, num_places, n, k,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, DIVISOR: tl.constexpr,

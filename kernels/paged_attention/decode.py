@@ -16,23 +16,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-TILE = 64  # keys of one loop turn, whatever the page size
-MIN_TILES = 4  # of a share: less does not pay for its merge
+MIN_KEYS = 256  # of a share: less does not pay for its merge
+STAGES = 5  # the fewest that fetch a tile while another is worked on, as table entries come before what they point to
 PROGRAMS_PER_SM = 4  # wanted in all; two or three of them run at a time
 MERGED = 32  # shares that the merge reads at once
 MERGE_PROGRAMS = 1024  # more heads than that are merged several in a program, as most find nothing to do
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-def stages(dim: int) -> int:
-    """Tiles in the pipeline; table entries come two ahead of what they point to."""
-    return 5 if dim <= 128 else 3
+def tile_keys(dim: int) -> int:
+    """Keys of one loop turn, whatever the page size: 32 kB of K and V in 16 bits."""
+    return 64 if dim <= 128 else 32
 
 
 @triton.jit
-def tanh(x):
-    """By the exponential; right at both ends."""
-    return 1 - 2 / (tl.exp(2 * x) + 1)
+def capped(scores, scale, soft_cap):
+    """soft_cap * tanh(scores * scale / soft_cap), by one exponential; right at both ends."""
+    grown = tl.exp2(scores * (scale * 2 * LOG2E / soft_cap)) + 1
+    return soft_cap - 2 * soft_cap / grown
 
 
 @triton.jit
@@ -78,12 +79,37 @@ def share_out(
 
 
 @triton.jit
-def load_tile(cache, table, keys, valid, head, num_kv_heads, block_size, dims, head_dim: tl.constexpr, width):
-    """[keys, dims] of a paged cache; places that are not valid read as zero and touch no memory."""
-    block = tl.load(table + keys // block_size, mask=valid, other=0).to(tl.int64)
-    place = (block * num_kv_heads + head) * block_size + keys % block_size
-    mask = valid[:, None] & (dims < width)[None, :]
-    return tl.load(cache + place[:, None] * head_dim + dims[None, :], mask=mask, other=0.0)
+def page_offsets(
+    table, tile, valid, page_elements, BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr, CLEAR: tl.constexpr
+):
+    """int64 [TILE_N]: where the page of each key of a tile begins in the cache; 0 of keys that are not valid.
+    CLEAR: all are. Wide multiples of a page are added to addresses that no turn of a loop changes.
+    """
+    within = tl.arange(0, TILE_N)
+    if TILE_N % BLOCK_SIZE == 0:
+        entry = table + tile * (TILE_N // BLOCK_SIZE) + within // BLOCK_SIZE
+    else:
+        entry = table + (tile * TILE_N + within) // BLOCK_SIZE
+    block = tl.load(entry) if CLEAR else tl.load(entry, mask=valid, other=0)
+    return block.to(tl.int64) * page_elements
+
+
+@triton.jit
+def load_tile(
+    cache, offsets, tile, valid, head, dims,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr, CLEAR: tl.constexpr,
+):  # fmt: skip
+    """[TILE_N, DIM] of a paged cache; places that are not valid read as zero and touch no memory."""
+    within = tl.arange(0, TILE_N)
+    if TILE_N % BLOCK_SIZE == 0:
+        row = within % BLOCK_SIZE
+    else:
+        row = (tile * TILE_N + within) % BLOCK_SIZE
+    at = cache + (head * BLOCK_SIZE + row)[:, None] * HEAD_DIM + dims[None, :] + offsets[:, None]
+    if CLEAR and HEAD_DIM == DIM:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=valid[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
 
 
 @triton.jit
@@ -108,7 +134,8 @@ def widened(values, query, one):
     return wide
 
 
-@triton.jit
+# Not specialised: what changes from step to step, which would compile anew in the middle of serving.
+@triton.jit(do_not_specialize=["contexts", "table_stride", "count", "slots"])
 def decode_kernel(
     q, k_cache, v_cache, out, partial, sums, tables, contexts,
     scale, k_scale, v_scale, soft_cap, window, one,
@@ -150,19 +177,21 @@ def decode_kernel(
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     factor = exponent_factor(scale * k_scale, HAS_CAP)
+    page_elements = num_kv_heads * BLOCK_SIZE * HEAD_DIM
     for tile in range(begin, end):
         keys = tile * TILE_N + tl.arange(0, TILE_N)
         valid = keys < context
         if HAS_WINDOW:
             valid = valid & (keys >= context - window)
-        k = load_tile(k_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        offsets = page_offsets(table, tile, valid, page_elements, BLOCK_SIZE, TILE_N, False)
+        k = load_tile(k_cache, offsets, tile, valid, head, dims, HEAD_DIM, DIM, BLOCK_SIZE, TILE_N, False)
         scores = tl.dot(query, tl.trans(k.to(query.dtype)))
         if HAS_CAP:
-            scores = soft_cap * tanh(scores * (scale * k_scale / soft_cap))
+            scores = capped(scores, scale * k_scale, soft_cap)
         scores = tl.where(valid[None, :], scores, float("-inf"))
         weights, decay, best = soften(scores, best, factor)
         total = total * decay + tl.sum(weights, 1)
-        v = load_tile(v_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        v = load_tile(v_cache, offsets, tile, valid, head, dims, HEAD_DIM, DIM, BLOCK_SIZE, TILE_N, False)
         acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), widened(v, query, one))
 
     if splits == 1:
@@ -176,7 +205,7 @@ def decode_kernel(
         tl.store(sums + place * 2 + 1, total, mask=rows < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["contexts", "count", "slots"])
 def merge_kernel(
     out, partial, sums, contexts, v_scale, window, out_stride, num_heads, count, slots,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE_N: tl.constexpr,

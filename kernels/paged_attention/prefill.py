@@ -2,12 +2,17 @@
 
 A program owns a tile of query rows of one sequence and one KV head; the heads of a group stand side by side in
 the rows, so keys are read once a group and Hopper's warpgroup instructions (64 rows) are filled. Tiles of
-keys that every row may see run without a mask; only the diagonal and the edge of a window pay for one.
+keys that every row may see run without a mask; only the diagonal and the edge of a window pay for one, in
+tiles of their own size.
+
+On paper (REPORT.md has the counts): registers leave room for one program an SM, so a program must hide latency
+itself. The next tile and the table entries behind it are on their way while one is worked on. A turn of 128 keys
+shares the rescaling of the results among twice the keys of a turn of 64: its instructions then issue faster
+than the tensor cores multiply, and one warpgroup's softmax fits into the other's products.
 
 Keys and values come by asynchronous copies of 16 bytes, not by TMA. A TMA box is one rectangle of one tensor; a
-tile of 64 keys is four pages of 16 in any order, and descriptors that gather exist from Blackwell on only. On
-paper little would be won: copies and their addresses are some 70 of the 414 instructions of a turn, which issue
-in 0.84 of the time that the tensor cores take (REPORT.md). Queries and results pass once and do not matter.
+tile of 128 keys is eight pages of 16 in any order, and descriptors that gather exist from Blackwell on only.
+Copies and their addresses are some 70 of the 600 instructions of a turn. Queries and results pass once.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .decode import exponent_factor, load_tile, multipliable, soften, tanh
+from .decode import capped, exponent_factor, load_tile, multipliable, page_offsets, soften
 
 
 @triton.jit
@@ -35,19 +40,22 @@ def find_sequence(query_starts, tile, n, tile_tokens: tl.constexpr):
 
 @triton.jit
 def attend(
-    query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads, begin, end, context,
+    query, acc, total, best, k_cache, v_cache, table, positions, head, page_elements, begin, end, context,
     scale, soft_cap, window, dims,
-    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr,
     MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over key tiles begin..end; MASKED tiles compare every key with every row."""
     for tile in range(begin, end):
         keys = tile * TILE_N + tl.arange(0, TILE_N)
         valid = keys < context
-        k = load_tile(k_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        offsets = page_offsets(table, tile, valid, page_elements, BLOCK_SIZE, TILE_N, not MASKED)
+        k = load_tile(
+            k_cache, offsets, tile, valid, head, dims, HEAD_DIM, DIM, BLOCK_SIZE, TILE_N, not MASKED
+        )
         scores = tl.dot(query, tl.trans(k.to(query.dtype)))
         if HAS_CAP:
-            scores = soft_cap * tanh(scores * (scale / soft_cap))
+            scores = capped(scores, scale, soft_cap)
         if MASKED:
             seen = keys[None, :] <= positions[:, None]
             if HAS_WINDOW:
@@ -55,25 +63,31 @@ def attend(
             scores = tl.where(seen, scores, float("-inf"))
         weights, decay, best = soften(scores, best, exponent_factor(scale, HAS_CAP))
         total = total * decay + tl.sum(weights, 1)
-        v = load_tile(v_cache, table, keys, valid, head, num_kv_heads, BLOCK_SIZE, dims, HEAD_DIM, HEAD_DIM)
+        v = load_tile(
+            v_cache, offsets, tile, valid, head, dims, HEAD_DIM, DIM, BLOCK_SIZE, TILE_N, not MASKED
+        )
         acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), v.to(query.dtype))
     return acc, total, best
 
 
-@triton.jit
+# Not specialised: what changes from step to step, which would compile anew in the middle of serving.
+@triton.jit(do_not_specialize=["contexts", "query_starts", "table_stride", "n", "first_sequence"])
 def prefill_kernel(
     q, k_cache, v_cache, out, tables, contexts, query_starts,
     scale, k_scale, v_scale, soft_cap, window,
     q_stride, out_stride, table_stride, n, num_kv_heads, first_sequence,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr, TILE_N: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    ROWS: tl.constexpr, TILE_N: tl.constexpr, EDGE_N: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
     """Grid (query tiles, num_kv_heads). The grid may be larger than needed: it is bounded by
     T // tokens + n without asking the device, and spare programs return at once. Sequences before
-    `first_sequence` are decodes and belong to the other kernel.
+    `first_sequence` are decodes and belong to the other kernel. Tiles of TILE_N keys that every row sees,
+    of EDGE_N, a divisor of it, where a mask is due.
     """
     TOKENS: tl.constexpr = ROWS // GROUP
-    tile, head = tl.program_id(0), tl.program_id(1)
+    # The last tiles of a prompt see most keys: they begin first, so that light ones fill the end.
+    tile, head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     sequence = find_sequence(query_starts, tile, n, TOKENS)
     begin = tl.load(query_starts + sequence)
     length = tl.load(query_starts + sequence + 1) - begin
@@ -97,32 +111,31 @@ def prefill_kernel(
 
     lowest = context - length + first  # position of the first row
     last = tl.minimum(context, lowest + TOKENS)  # one past the last key any row may see
-    first_tile = 0
-    clear_from = 0
+    EDGES: tl.constexpr = TILE_N // EDGE_N
+    first_edge, clear_from, clear_to = 0, 0, (lowest + 1) // TILE_N
     if HAS_WINDOW:
-        first_tile = tl.maximum(lowest - window + 1, 0) // TILE_N
-        clear_from = tl.cdiv(tl.maximum(lowest + TOKENS - window, 0), TILE_N)
-    clear_to = tl.maximum((lowest + 1) // TILE_N, first_tile)
-    clear_from = tl.minimum(tl.maximum(clear_from, first_tile), clear_to)
+        first_edge = tl.maximum(lowest - window + 1, 0) // EDGE_N
+        clear_from = tl.minimum(tl.cdiv(tl.maximum(lowest + TOKENS - window, 0), TILE_N), clear_to)
 
+    page_elements = num_kv_heads * BLOCK_SIZE * HEAD_DIM
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     if HAS_WINDOW:
         acc, total, best = attend(
-            query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
-            first_tile, clear_from, context, scale * k_scale, soft_cap, window, dims,
-            HEAD_DIM, BLOCK_SIZE, TILE_N, True, HAS_WINDOW, HAS_CAP,
+            query, acc, total, best, k_cache, v_cache, table, positions, head, page_elements,
+            first_edge, clear_from * EDGES, context, scale * k_scale, soft_cap, window, dims,
+            HEAD_DIM, DIM, BLOCK_SIZE, EDGE_N, True, HAS_WINDOW, HAS_CAP,
         )  # fmt: skip
     acc, total, best = attend(
-        query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
+        query, acc, total, best, k_cache, v_cache, table, positions, head, page_elements,
         clear_from, clear_to, context, scale * k_scale, soft_cap, window, dims,
-        HEAD_DIM, BLOCK_SIZE, TILE_N, False, HAS_WINDOW, HAS_CAP,
+        HEAD_DIM, DIM, BLOCK_SIZE, TILE_N, False, HAS_WINDOW, HAS_CAP,
     )  # fmt: skip
     acc, total, best = attend(
-        query, acc, total, best, k_cache, v_cache, table, positions, head, num_kv_heads,
-        clear_to, tl.cdiv(last, TILE_N), context, scale * k_scale, soft_cap, window, dims,
-        HEAD_DIM, BLOCK_SIZE, TILE_N, True, HAS_WINDOW, HAS_CAP,
+        query, acc, total, best, k_cache, v_cache, table, positions, head, page_elements,
+        tl.maximum(clear_to * EDGES, first_edge), tl.cdiv(last, EDGE_N), context, scale * k_scale, soft_cap,
+        window, dims, HEAD_DIM, DIM, BLOCK_SIZE, EDGE_N, True, HAS_WINDOW, HAS_CAP,
     )  # fmt: skip
 
     result = acc * v_scale / tl.where(total == 0.0, 1.0, total)[:, None]

@@ -38,14 +38,17 @@ def paged_attention(
     if sequences.num_decodes:
         _decode(q, k_cache, v_cache, sequences, out, scales, window_and_cap)
     if n > sequences.num_decodes:
-        rows, tile, warps, stages = prefill_plan(_capability(q.device), sequences.max_query_len * group, dim)
+        longest = sequences.max_query_len * group
+        rows, tile, edge, warps, stages = prefill_plan(
+            _capability(q.device), longest, dim, has_window=window is not None
+        )
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
             q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
             *scales,
             q.stride(0), out.stride(0), sequences.block_tables.stride(0), n, num_kv_heads,
             sequences.num_decodes,
-            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile,
+            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile, EDGE_N=edge,
             **window_and_cap, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
@@ -66,13 +69,14 @@ def _decode(
     slots = triton.cdiv(decode.PROGRAMS_PER_SM * _num_sms(q.device), num_kv_heads)
     partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
     contexts, tables = sequences.context_lens, sequences.block_tables
-    sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": decode.TILE, "LEAST": decode.MIN_TILES}
+    tile = decode.tile_keys(dim)
+    sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": tile, "LEAST": decode.MIN_KEYS // tile}
     sizes["SEQUENCES"] = max(32, triton.next_power_of_2(count))
     decode.decode_kernel[(slots + count, num_kv_heads)](
         q, k_cache, v_cache, out, partial, sums, tables, contexts, *scales, 1.0,
         q.stride(0), out.stride(0), tables.stride(0), num_kv_heads, count, slots,
         GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=block_size,
-        **sizes, **window_and_cap, num_warps=4, num_stages=decode.stages(dim),
+        **sizes, **window_and_cap, num_warps=4, num_stages=decode.STAGES,
     )  # fmt: skip
     each = 1 if count * heads <= decode.MERGE_PROGRAMS else group
     decode.merge_kernel[(count, heads // each)](
@@ -98,16 +102,22 @@ def _check(
         checks.check_tables(op, sequences.block_tables, sequences.context_lens, block_size, num_blocks)
 
 
-def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int]:
-    """(query rows, keys of a loop turn, warps, stages) of a prefill program: the most that spills no registers.
+def prefill_plan(
+    capability: tuple[int, int], longest: int, dim: int, *, has_window: bool
+) -> tuple[int, int, int, int, int]:
+    """(query rows, keys of a loop turn, keys of one under a mask, warps, stages) of a prefill program: the most
+    that spills no registers. Five stages are the fewest that fetch a tile while another is worked on.
 
     `longest` is the largest number of query rows of one sequence and KV head.
     """
+    few = longest <= 64
     if dim > 128:
-        return (64, 64, 8, 2) if capability >= (9, 0) else (64, 32, 8, 2)
+        return (64 if few or capability < (9, 0) or has_window else 128), 32, 32, 8, 5
     if capability < (9, 0):
-        return 64, 64, 8, 3
-    return (128, 64, 8, 3) if longest > 64 else (64, 64, 4, 3)
+        return (64, 64, 64, 8, 5) if few else (128, 64, 64, 8, 5) if dim <= 64 else (128, 32, 32, 8, 5)
+    if few:
+        return 64, 64, 64, 4, 5
+    return (128, 128, 64, 8, 5) if capability < (10, 0) and not has_window else (128, 64, 64, 8, 7)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from .. import checks
 STRIP = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "starts", "query_starts", "n", "total"])
 def prepare_batch_kernel(
     known, tables, rows, starts, query_starts, made, n, total, known_stride, table_stride, block_size,
     BLOCK: tl.constexpr,

@@ -67,16 +67,17 @@ def render(data: dict[str, Any]) -> str:
         f"Machine code that Triton {data['triton']} makes, read back with the disassembler it ships. `local` counts",
         "LDL and STL inside loops; `16 B` are loads of 16 bytes a thread, `less` all narrower ones; `blocks` is how",
         "many thread blocks an SM holds by registers, shared memory and warps, in brackets how many the design states",
-        "for Hopper and later; `loop` is the instructions of one turn of the main loop.",
+        "for Hopper and later; `loop` is the instructions of one turn of the main loop, `ahead` how many groups of",
+        "asynchronous copies are on their way while it works.",
         "",
-        "| kernel | sm | warps | registers | stack B | local | shared B | blocks | matrix instructions | loop | 16 B | less |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|",
+        "| kernel | sm | warps | registers | stack B | local | shared B | blocks | matrix instructions | loop | ahead | 16 B | less |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|",
     ]
     for b in data["builds"]:
         matrix = ", ".join(f"{name} {count}" for name, count in b["matrix"].items()) or "-"
         cells = (
             b["name"], b["arch"], b["warps"], b["registers"], b["stack_bytes"], b["local_in_loops"], b["shared_bytes"],
-            f"{b['blocks_per_sm']} ({b['stated_blocks']})", matrix, b["loop_instructions"] or "-", b["wide_loads"], b["narrow_loads"],
+            f"{b['blocks_per_sm']} ({b['stated_blocks']})", matrix, b["loop_instructions"] or "-", b["ahead"] or "-", b["wide_loads"], b["narrow_loads"],
         )  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += [*_turns(data), "", "## Floors", ""]

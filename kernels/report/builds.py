@@ -21,7 +21,6 @@ from .sass import Build
 _CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
 _SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
 _STRIDES = dict.fromkeys(("q_stride", "out_stride", "table_stride"), "i32")
-_NO_MASK = {"HAS_WINDOW": False, "HAS_CAP": False}
 
 
 def _arches(cache: str) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def _decode(
         {"GROUP": group, "ROWS": max(16, group), "BLOCK_SIZE": page, **_sizes(dim)}
         | {"SEQUENCES": sequences, "HAS_WINDOW": window, "HAS_CAP": window},
         ("q", "k_cache", "v_cache", "out", "partial", "q_stride", "out_stride"),
-        num_stages=decode.stages(dim),
+        num_stages=decode.STAGES,
         arches=_arches(cache),
         stated_blocks=3 if dim < 256 else 2,
     )
@@ -49,20 +48,25 @@ def _decode(
 
 def _sizes(dim: int) -> dict[str, int]:
     """Of a batch of 64 sequences."""
-    return {"HEAD_DIM": dim, "DIM": dim, "TILE_N": decode.TILE, "LEAST": decode.MIN_TILES, "SEQUENCES": 64}
+    tile = decode.tile_keys(dim)
+    return {"HEAD_DIM": dim, "DIM": dim, "TILE_N": tile, "LEAST": decode.MIN_KEYS // tile, "SEQUENCES": 64}
 
 
-def _prefill(dim: int, group: int, cache: str, arch: int, chunk: int = 2048) -> Build:
-    rows, tile, warps, stages = prefill_plan((arch // 10, 0), chunk * group, dim)
+def _prefill(
+    dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False
+) -> Build:
+    """`mask`: with a sliding window and a soft cap."""
+    plan = prefill_plan((arch // 10, 0), chunk * group, dim, has_window=mask)
+    rows, tile, edge, warps, stages = plan
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
     types |= {"contexts": "*i32", "query_starts": "*i32", **_SCALARS, **_STRIDES}
     types |= dict.fromkeys(("n", "num_kv_heads", "first_sequence"), "i32")
     return Build(
-        f"prefill-d{dim}-g{group}-r{rows}{_CACHE[cache]}",
+        f"prefill-d{dim}-g{group}-r{rows}{f'-p{page}' if page != 16 else ''}{_CACHE[cache]}{'-window' if mask else ''}",
         prefill.prefill_kernel,
         types,
-        {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": 16, "ROWS": rows, "TILE_N": tile}
-        | _NO_MASK,
+        {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": page, "ROWS": rows, "TILE_N": tile}
+        | {"EDGE_N": edge, "HAS_WINDOW": mask, "HAS_CAP": mask},
         ("q", "k_cache", "v_cache", "out", "q_stride", "out_stride"),
         num_warps=warps,
         num_stages=stages,
@@ -93,7 +97,9 @@ def _attention() -> list[Build]:
         *(_prefill(128, 8, "*bf16", arch) for arch in (90, 100)),
         *(_prefill(64, 4, "*bf16", arch) for arch in (80, 90, 100)),
         *(_prefill(256, 4, "*bf16", arch) for arch in (80, 90, 100)),
-        *(_prefill(128, 4, "*bf16", arch, chunk=8) for arch in (90, 100)),
+        *(_prefill(128, 4, "*bf16", arch, page=64) for arch in (90, 100)),
+        *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (128, 256) for arch in (80, 90, 100)),
+        *(_prefill(dim, 8, "*bf16", arch, mask=True) for dim in (64, 128, 256) for arch in (80, 90, 100)),
         *(_prefill(128, 8, "*fp8e4nv", arch) for arch in (90, 100)),
     ]
 

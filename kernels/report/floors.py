@@ -101,12 +101,13 @@ def multiplying_turn(build: str, figures: Mapping[str, Any], flops: int, *, fp8:
 def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     """Of the kernels that the memory or the tensor cores of an H100 should bound."""
     of = {b["name"]: b for b in builds if b["arch"] == 90}
-    # Decode: K and V of 64 keys; page-table entries lead by two of the pipeline's stages, tiles by the rest.
+    # Decode: K and V of a tile; at the end of a turn the next two tiles are on their way.
     streams = {"decode-d128-g8-p16": (2 * 64 * 128 * 2, 2), "decode-d64-g4-p16": (2 * 64 * 64 * 2, 2)}
-    streams |= {"decode-d256-g4-p16": (2 * 64 * 256 * 2, 1), "decode-d128-g8-p16-fp8": (2 * 64 * 128, 2)}
+    streams |= {"decode-d256-g4-p16": (2 * 32 * 256 * 2, 2), "decode-d128-g8-p16-fp8": (2 * 64 * 128, 2)}
     streams |= {"experts-16x64": (64 * 64 * 2, 3), "experts-16x64-fp8": (64 * 128, 3)}
     products = {
-        "prefill-d128-g8-r128": (4 * 128 * 64 * 128, False),
+        "prefill-d128-g8-r128": (4 * 128 * 128 * 128, False),
+        "prefill-d256-g4-r128": (4 * 128 * 32 * 256, False),
         "experts-64x128": (2 * 64 * 128 * 64, False),
     }
     products |= {"fp8-blocks-128x128": (2 * 128**3, True), "experts-64x128-fp8": (2 * 64 * 128 * 128, True)}

@@ -50,6 +50,7 @@ class Figures:
     wide_loads: int = 0  # 16 bytes a thread, to registers or to shared memory
     narrow_loads: int = 0
     loop_instructions: int = 0  # of one turn of the main loop
+    ahead: int = 0  # groups of asynchronous copies on their way while a turn works; 0: it waits for all
     stated_blocks: int = 1
 
     def record(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def compile_build(build: Build, arch: int) -> Figures:
     warps = int(compiled.metadata.num_warps)
     return Figures(
         build.name, arch, warps, registers, stack, shared, occupancy(arch, warps, registers, shared),
-        local_in_loops(code), matrix_instructions(code), *_loads(code), main_loop(code), build.stated_blocks,
+        local_in_loops(code), matrix_instructions(code), *_loads(code), *main_loop(code), build.stated_blocks,
     )  # fmt: skip
 
 
@@ -94,11 +95,28 @@ def local_in_loops(code: str) -> int:
     return sum(bool(re.search(r"\b(LDL|STL)\b", lines[i])) for i in inside)
 
 
-def main_loop(code: str) -> int:
-    """Instructions of the shortest loop that multiplies matrices (further ones have masks); 0 without any."""
+def main_loop(code: str) -> tuple[int, int]:
+    """(instructions of one turn, groups of copies that a turn leaves on their way when it waits for its own) of
+    the loop that multiplies most matrices, of several alike the shortest (the others have masks); (0, 0) without.
+    """
     lines = code.splitlines()
-    multiplying = [loop for loop in _loops(lines) if any(re.search(r"\b[A-Z]+MMA\b", lines[i]) for i in loop)]
-    return min((sum(lines[i].rstrip().endswith(";") for i in loop) for loop in multiplying), default=0)
+    found: list[range] = []
+    for loop in sorted(_loops(lines), key=len):
+        apart = all(loop.stop <= other.start or other.stop <= loop.start for other in found)
+        if apart and _count(lines, loop, _MATRIX):
+            found.append(loop)
+    if not found:
+        return 0, 0
+    loop = max(found, key=lambda loop: (_count(lines, loop, _MATRIX), -len(loop)))
+    waits = [int(left, 16) for i in loop for left in re.findall(r"\bDEPBAR\.LE SB0, (0x\w+)", lines[i])]
+    return _count(lines, loop, r";\s*$"), min(waits, default=0)
+
+
+_MATRIX = r"\b[A-Z]+MMA\b"
+
+
+def _count(lines: list[str], loop: range, pattern: str) -> int:
+    return sum(bool(re.search(pattern, lines[i])) for i in loop)
 
 
 def _loops(lines: list[str]) -> list[range]:

@@ -10,7 +10,7 @@ from .. import checks
 from . import HeadNorm
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions", "slots"])
 def rope_kv_write_kernel(
     qkv, positions, slots, cos_sin, k_cache, v_cache, q_weight, k_weight,
     k_scale, v_scale, eps, row_stride, num_heads, num_kv_heads, block_size,

@@ -60,6 +60,17 @@ def test_main_loops_leave_memory_and_tensor_cores_their_full_speed() -> None:
         assert turn["what"] == "FLOPs" or turn["in_flight_bytes"] > 2 * DATA["needed_in_flight_bytes"], turn
 
 
+def test_copies_are_on_their_way_while_a_program_works() -> None:
+    """A loop that waits for all its copies at the head of a turn has nothing left that hides their latency."""
+    pipelined = [
+        b for b in BUILDS if b["name"].startswith((*PRODUCTS, "decode-d")) and b["blocks_per_sm"] == 1
+    ]
+    assert len(pipelined) > 20
+    assert not [
+        (b["name"], b["arch"]) for b in pipelined if b["ahead"] < 2
+    ]  # keys and values are a group each
+
+
 def test_every_architecture_is_covered() -> None:
     fp8 = [b for b in BUILDS if "fp8" in b["name"] or "quantize" in b["name"]]
     assert {b["arch"] for b in BUILDS} == {80, 90, 100}
@@ -91,10 +102,14 @@ def test_local_memory_is_counted_inside_loops_only() -> None:
 
 def test_the_main_loop_is_the_shortest_that_multiplies() -> None:
     tail = ".L_x_1:\n HGMMA.64x64x16 R24 ;\n FSEL R1 ;\n FSEL R2 ;\n @P0 BRA `(.L_x_1) ;\n"
-    main = ".L_x_2:\n HGMMA.64x64x16 R24 ;\n BRA `(.L_x_2) ;\n"
+    main = ".L_x_2:\n DEPBAR.LE SB0, 0x3 ;\n HGMMA.64x64x16 R24 ;\n BRA `(.L_x_2) ;\n"
     search = ".L_x_3:\n BRA `(.L_x_3) ;\n"
-    assert main_loop(search + tail + main) == 2
-    assert main_loop(search) == 0
+    around = f".L_x_4:\n{tail}{main} BRA `(.L_x_4) ;\n"
+    wide = ".L_x_5:\n HGMMA R24 ;\n HGMMA R32 ;\n FADD R1 ;\n BRA `(.L_x_5) ;\n"
+    assert main_loop(search + tail + main) == (3, 3)
+    assert main_loop(search + around) == (3, 3)  # an outer loop is none
+    assert main_loop(tail + main + wide) == (4, 0)  # the main loop's tile is larger than the tail's
+    assert main_loop(search) == (0, 0)
 
 
 def test_matrix_instructions_are_told_by_name() -> None:

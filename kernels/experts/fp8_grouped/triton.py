@@ -12,7 +12,7 @@ from . import BLOCK, ExpertWeights, Groups
 STAGES = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_places"])
 def fp8_grouped_kernel(
     x, x_scales, weight, w_scales, out, places, tile_experts, row_weights, num_places, n, k,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
