@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -32,7 +32,8 @@ class Tokenizer(Protocol):
     def special_tokens(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str: ...
+    @property
+    def render_chat(self) -> Callable[..., str]: ...  # of messages, with the options of a chat template
 
 
 class Limits(Protocol):
