@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -54,7 +55,8 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
     """Runs every n-th check from number i on, (i, n) being `part`, without the first `skip` of them.
 
     The last part of several is that of the checks that need the device alone, and nobody else's. Writes a
-    record before and one after each. Exit status 3 when an error left the device unusable.
+    record of what it has before it, one before and one after each check. Exit status 3 when an error left the
+    device unusable.
     """
     if dry:
         model_checks.force_triton()
@@ -65,8 +67,9 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
         last = number == parts - 1
         mine = [job for job in mine if needs_all(job[0]) == last]
         mine = mine if last else mine[number :: parts - 1]
+    write({"planned": [_named(check, dtype) for check, dtype in mine]})
     for check, dtype in mine[skip:]:
-        name = f"{check.name} {str(dtype).removeprefix('torch.')}"
+        name = _named(check, dtype)
         write({"check": name})
         begun, error, alive = time.perf_counter(), None, True
         try:
@@ -81,6 +84,10 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
     return 0
 
 
+def _named(check: Check, dtype: torch.dtype) -> str:
+    return f"{check.name} {str(dtype).removeprefix('torch.')}"
+
+
 def _is_alive() -> bool:
     try:
         torch.cuda.synchronize()
@@ -91,17 +98,34 @@ def _is_alive() -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the versions that ran."""
+    """The machine and the versions that ran; `problem` says why nothing can run here."""
     import triton
 
     found: dict[str, Any] = {
         "python": sys.version.split()[0], "torch": torch.__version__, "triton": triton.__version__,
+        "cores": os.cpu_count(),
     }  # fmt: skip
-    if torch.cuda.is_available():
-        p = torch.cuda.get_device_properties(0)
-        found |= {"gpu": p.name, "sms": p.multi_processor_count, "memory_gib": p.total_memory / 2**30}
-        found |= {"capability": f"{p.major}.{p.minor}", "l2_mib": getattr(p, "L2_cache_size", 0) / 2**20}
+    if not torch.cuda.is_available():
+        return found | {"problem": "torch finds no GPU"}
+    p = torch.cuda.get_device_properties(0)
+    found |= {"gpu": p.name, "sms": p.multi_processor_count, "memory_gib": p.total_memory / 2**30}
+    found |= {"capability": f"{p.major}.{p.minor}", "l2_mib": getattr(p, "L2_cache_size", 0) / 2**20}
+    found |= {"cuda": torch.version.cuda}
+    try:
+        _probe()
+    except Exception as error:  # whatever it is, every kernel would say the same
+        found["problem"] = f"{type(error).__name__}: {error}"[:1000]
     return found
+
+
+def _probe() -> None:
+    """One kernel: Triton needs a C compiler, Python's headers and a place to keep what it compiles."""
+    from camshaft.kernels.silu_mul import silu_mul
+
+    torch.cuda.synchronize()
+    made = silu_mul(torch.ones(1, 64, device="cuda", dtype=torch.bfloat16))
+    if abs(float(made[0, 0]) - 0.731) > 0.01:
+        raise AssertionError(f"silu(1) is {float(made[0, 0])}")
 
 
 def run_section(name: str, rates: dict[str, float], write: Write) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from camshaft.core.model.decoder import DenseDecoder
 
 from .synthetic import layer_bytes, llama
 
-PAGE = 16
+PAGE, TOKENS = 16, 8192
 
 
 def _decode_batch(model: DenseDecoder, batch: int, context: int) -> tuple[ForwardBatch, PagedCache]:
@@ -100,10 +101,11 @@ class FirstCome:
 def host_gap(
     size: str, device: torch.device, *, sequences: int = 256, prompt: int = 256, steps: int = 60
 ) -> dict[str, Any]:
-    """Time between steps that the device has nothing to do, in the overlapped loop of scheduler and executor.
+    """Time of a step that the device has nothing to do, in the overlapped loop of scheduler and executor.
 
-    It is the median wall time of a step less the time of the same graph replayed back to back. `host_us` is
-    what the host works in a step, most of it while the device does.
+    On the device's own clock it is from one step's begin to the next one's, less the same step's graph replayed
+    alone: a step is longer by ten microseconds than the one before. `host_us` is what the host works in a step,
+    most of it while the device does.
     """
     from camshaft.core.execute.limits import Limits
     from camshaft.core.execute.torch_executor import TorchExecutor
@@ -114,15 +116,22 @@ def host_gap(
     blocks = sequences * -(-length // PAGE) + 8
     limits = Limits(
         num_blocks=blocks, block_size=PAGE, max_num_seqs=sequences, max_model_len=length,
-        capture_sizes=(sequences,) if on_gpu else (),
+        max_num_batched_tokens=max(TOKENS, sequences), capture_sizes=(sequences,) if on_gpu else (),
     )  # fmt: skip
     executor = TorchExecutor.of(model, limits)
     capacity = executor.open()
     scheduler = _scheduler(capacity, sequences, prompt, steps)
-    walls, hosts, plan, behind = [], [], None, None
+    walls, hosts, behind = [], [], None
+    marks: list[Any] = []
+    plans: list[Any] = []
     while scheduler.has_work and len(walls) < steps:
         began = time.perf_counter()
         plan = scheduler.schedule(began)
+        decodes = plan is not None and plan.num_decodes == sequences
+        if on_gpu and decodes:
+            marks.append(torch.cuda.Event(enable_timing=True))
+            marks[-1].record()
+            plans.append(plan)
         launched = executor.launch(plan) if plan is not None else None
         waited = time.perf_counter()
         result = executor.collect(behind) if behind is not None else None
@@ -130,28 +139,42 @@ def host_gap(
         if result is not None:
             scheduler.update(result, back)
         behind, ended = launched, time.perf_counter()
-        if plan is not None and plan.num_decodes == sequences:
+        if decodes:
             walls.append(ended - began)
             hosts.append(waited - began + ended - back)
     wall, host = (float(np.median(part[len(part) // 3 :])) for part in (walls, hosts))
     found: dict[str, Any] = {
         "what": f"host, {size}, {sequences} sequences", "wall_us": wall * 1e6, "host_us": host * 1e6, "steps": len(walls),
     }  # fmt: skip
-    if on_gpu and plan is not None:
+    if on_gpu:
         torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(20):
-            executor.launch(plan)  # writes the same tokens again and again
-        torch.cuda.synchronize()
-        device_s = (time.perf_counter() - began) / 20
+        periods_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)]
+        middle = 2 * len(periods_us) // 3
+        period_us = float(np.median(periods_us[middle - 8 : middle + 9]))
+        graphs = executor._steps.graphs if executor._steps is not None else None
+        assert graphs is not None
+        graphs.run(plans[middle], sequences)
+        alone_us = replay_us(graphs._graphs[sequences].replay)
         found |= {
-            "us": device_s * 1e6,
-            "gap_us": max(0.0, wall - device_s) * 1e6,
+            "us": period_us,
+            "gap_us": max(0.0, period_us - alone_us),
             "target_us": 100.0,
             "judged": "gap",
         }
     executor.close()
     return found
+
+
+def replay_us(replay: Callable[[], None], times: int = 20) -> float:
+    """Microseconds of a graph that is started again before it ends: no host in it."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    replay()
+    begin.record()
+    for _ in range(times):
+        replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / times * 1e3
 
 
 def _scheduler(capacity: Any, sequences: int, prompt: int, steps: int) -> Any:
@@ -169,9 +192,9 @@ def _scheduler(capacity: Any, sequences: int, prompt: int, steps: int) -> Any:
     scheduler = Scheduler(
         SchedulerParams(
             num_blocks=capacity.num_blocks, block_size=PAGE, max_model_len=capacity.max_model_len,
-            max_num_seqs=sequences, max_num_batched_tokens=max(8192, sequences), enable_prefix_caching=False,
+            max_num_seqs=sequences, max_num_batched_tokens=max(TOKENS, sequences), enable_prefix_caching=False,
         ),
-        FirstCome(max(8192, sequences)),
+        FirstCome(max(TOKENS, sequences)),
     )  # fmt: skip
     generator = np.random.default_rng(0)
     for i in range(sequences):

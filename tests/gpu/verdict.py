@@ -17,6 +17,14 @@ TIMED = {
 }
 
 
+def not_run(planned: Sequence[str], done: Records) -> list[dict[str, Any]]:
+    """A record without a verdict for each planned check that no record names."""
+    named = {record["check"] for record in done}
+    return [
+        {"check": name, "ok": None, "s": 0.0, "error": "not run"} for name in planned if name not in named
+    ]
+
+
 def verdicts(checks: Records, rows: Records) -> list[dict[str, str]]:
     """met, missed or unknown for every judged line."""
     groups: dict[str, Callable[[str], bool]] = {
@@ -36,11 +44,13 @@ def verdicts(checks: Records, rows: Records) -> list[dict[str, str]]:
 
 
 def _checked(line: str, checks: Records) -> dict[str, str]:
-    failed = [check["check"] for check in checks if not check["ok"]]
-    found = f"{len(checks) - len(failed)} of {len(checks)}"
-    if failed:
-        found += f"; failed: {', '.join(failed[:6])}{', ...' if len(failed) > 6 else ''}"
-    verdict = "unknown" if not checks else "missed" if failed else "met"
+    failed = [check["check"] for check in checks if check["ok"] is False]
+    missing = [check["check"] for check in checks if check["ok"] is None]
+    found = f"{len(checks) - len(failed) - len(missing)} of {len(checks)}"
+    for what, names in (("failed", failed), ("not run", missing)):
+        if names:
+            found += f"; {what}: {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}"
+    verdict = "missed" if failed else "unknown" if missing or not checks else "met"
     return {"line": line, "verdict": verdict, "found": found}
 
 
