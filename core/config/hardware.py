@@ -6,7 +6,7 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,37 +69,82 @@ def _cgroup_limit(total: int) -> int:
 
 
 class _NvmlMemory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    """nvmlMemory_v2_t, which tells what the driver keeps for itself apart from what is used."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
+
+    @classmethod
+    def empty(cls) -> _NvmlMemory:
+        return cls(version=ctypes.sizeof(cls) | 2 << 24)
 
 
 def find_gpu() -> Hardware | None:
-    """The first NVIDIA GPU as the driver's management library describes it; None where there is none."""
+    """The first NVIDIA GPU that CUDA shows this process, as the driver's management library describes it; None
+    where there is none.
+    """
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml = _library()
     except OSError:
         return None
     if nvml.nvmlInit_v2() != 0:
         return None
     try:
         count = ctypes.c_uint()
-        device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0 or count.value == 0:
             return None
-        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != 0:
-            return None
-        name, memory = ctypes.create_string_buffer(96), _NvmlMemory()
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        nvml.nvmlDeviceGetName(device, name, 96)
-        if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) != 0:
-            return None
-        nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-        return Hardware(
-            kind="cuda",
-            name=name.value.decode(errors="replace"),
-            memory_bytes=memory.total,
-            free_bytes=memory.free,
-            count=count.value,
-            compute_capability=(major.value, minor.value),
-        )
+        shown = _shown(os.environ.get("CUDA_VISIBLE_DEVICES"), count.value)
+        device = _handle(nvml, shown[0]) if shown else None
+        return None if device is None else _described(nvml, device, len(shown))
     finally:
         nvml.nvmlShutdown()
+
+
+def _library() -> Any:
+    return ctypes.CDLL("libnvidia-ml.so.1")
+
+
+def _shown(told: str | None, count: int) -> list[str]:
+    """Numbers or UUIDs of the GPUs that CUDA shows (CUDA C++ programming guide, CUDA_VISIBLE_DEVICES): all unless
+    told; a name that means none hides itself and those behind it.
+    """
+    if told is None:
+        return [str(index) for index in range(count)]
+    shown: list[str] = []
+    for name in told.split(","):
+        name = name.strip()
+        if not name.startswith(("GPU-", "MIG-")) and not (name.isdigit() and int(name) < count):
+            break
+        shown.append(name)
+    return shown
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    device = ctypes.c_void_p()
+    if name.isdigit():
+        failed = nvml.nvmlDeviceGetHandleByIndex_v2(int(name), ctypes.byref(device))
+    else:
+        failed = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device))
+    return None if failed else device
+
+
+def _described(nvml: Any, device: Any, count: int) -> Hardware | None:
+    name, memory = ctypes.create_string_buffer(96), _NvmlMemory.empty()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetName(device, name, 96)
+    if nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory)) != 0:
+        return None
+    nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+    return Hardware(
+        kind="cuda",
+        name=name.value.decode(errors="replace"),
+        memory_bytes=memory.total - memory.reserved,  # what CUDA calls the device's memory
+        free_bytes=memory.free,
+        count=count,
+        compute_capability=(major.value, minor.value),
+    )
