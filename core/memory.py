@@ -14,7 +14,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from .errors import CapacityError, ConfigError
+from .errors import CapacityError
+from .graph_sizes import vllm_release
 from .quantization import Quantization, dtype_bytes, quantization_named, stored_quantization
 from .shape import (
     ModelShape,
@@ -74,10 +75,7 @@ def vllm_rule(version: str) -> MemoryRule:
     0.20.0 began to subtract an estimate of the captured graphs and raised the default utilisation to
     0.92. Raises ConfigError for a version that is not numbers and dots.
     """
-    try:
-        release = tuple(int(part) for part in version.removeprefix("v").split(".")[:2])
-    except ValueError:
-        raise ConfigError(f"vLLM version {version!r} is not of the form 0.18.0") from None
+    release = vllm_release(version)
     modern = release >= (0, 20)
     return MemoryRule(
         name=f"vllm {version}",
@@ -85,7 +83,7 @@ def vllm_rule(version: str) -> MemoryRule:
         context_bytes=int(0.13 * GIB),
         communication_bytes=int(0.41 * GIB),
         graphs_counted=modern,
-        graph_bytes=440_000,  # 1.03 GiB for gpt-oss-120b: 36 layers, 67 sizes
+        graph_bytes=600_000,  # 1.03 GiB for gpt-oss-120b: 36 layers, 51 sizes
         window_aware=release >= (0, 10),
         default_utilization=0.92 if modern else 0.9,
     )
@@ -351,37 +349,9 @@ def request_kv_bytes(shape: ModelShape, settings: MemorySettings, rule: MemoryRu
     return round(pages * layer / settings.pipeline_parallel_size)
 
 
-def default_graph_sizes(max_num_seqs: int, limit: int = 512) -> int:
-    """How many batch sizes vLLM captures: 1, 2, 4, then every 8 up to the smaller of both numbers."""
-    top = min(max_num_seqs * 2, limit)
-    return sum(size <= top for size in (1, 2, 4)) + top // 8
-
-
-def capture_sizes(
-    max_num_seqs: int,
-    *,
-    eager: bool = False,
-    sizes: tuple[int, ...] | None = None,
-    limit: int | None = None,
-) -> tuple[int, ...]:
-    """Batch sizes that this engine captures as graphs, ascending: every one up to 8, every 8 up to 256, every 16
-    up to 512, and `max_num_seqs` itself if that is no more than 512.
-
-    `sizes` replaces them; `limit` (vLLM's max_cudagraph_capture_size) replaces 512, 0 captures nothing. No size
-    is above `max_num_seqs`, but the smallest of `sizes` that holds it. Raises ConfigError for a size below 1.
-    """
-    if eager or limit == 0:
-        return ()
-    if sizes is not None:
-        if any(size < 1 for size in sizes):
-            raise ConfigError(f"cudagraph_capture_sizes: {list(sizes)}; a batch has 1 sequence or more")
-        wanted = sorted(size for size in set(sizes) if limit is None or size <= limit)
-        whole = next((size for size in wanted if size >= max_num_seqs), max_num_seqs)
-        return tuple(size for size in wanted if size <= whole)
-    top = min(max_num_seqs, 512 if limit is None else limit)
-    return tuple(
-        sorted({n for n in (*range(1, 9), *range(16, 257, 8), *range(272, top, 16)) if n < top} | {top})
-    )
+def row_state_bytes(rows: int, max_model_len: int, block_size: int) -> int:
+    """What a device keeps of every row: known tokens (int64) and block table (int32), with a row that is nobody's."""
+    return (rows + 1) * ((max_model_len + 1) * 8 + -(-max_model_len // block_size) * 4)
 
 
 def quantization_for(shape: ModelShape, override: str | None) -> Quantization:

@@ -1,8 +1,9 @@
 """The configuration: one flat file with vLLM's names, where each value came from, and what it resolves to."""
 
 from ..places import Place
+from .budget import memory_of, memory_settings, rule_of
 from .conflicts import POLICY_CONFLICTS, Conflict
-from .fit import find_shape, memory_of, presets_for, require_machine, resolve_here
+from .fit import find_shape, presets_for, require_machine, resolve_here
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
 from .resolve import Effective, Resolved, policy_of, resolve
 from .schema import ServeConfig, group_of, json_schema
@@ -31,11 +32,13 @@ __all__ = [
     "json_schema",
     "load_config",
     "memory_of",
+    "memory_settings",
     "policy_of",
     "preset_names",
     "presets_for",
     "require_machine",
     "resolve",
     "resolve_here",
+    "rule_of",
     "with_policy",
 ]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
+from ..memory import GIB, MemoryBudget
 from ..model_sheets import sheet_shape
 from ..shape import ModelShape, read_shape
+from .budget import memory_of
 from .hardware import Hardware, find_cpu, find_hardware
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
-
-if TYPE_CHECKING:
-    from ..memory import MemoryBudget
-
-GIB = 1 << 30
 
 
 def find_shape(model: str) -> ModelShape | None:
@@ -110,47 +107,6 @@ def _refuse_gpu_only(resolved: Resolved) -> None:
             f"quantization={config.quantization} ({resolved.values['quantization'].why}): on a CPU weights are served "
             "as the checkpoint stores them; remove it, or name a checkpoint that is stored so"
         )
-
-
-def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
-    """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
-    from ..memory import (
-        CAMSHAFT_CPU,
-        CAMSHAFT_CUDA,
-        DeviceMemory,
-        MemorySettings,
-        capture_sizes,
-        memory_budget,
-    )
-
-    config = resolved.config
-    length = resolved.value("max_model_len") if resolved.values["max_model_len"].value != -1 else 1
-    graphs = capture_sizes(
-        resolved.value("max_num_seqs"),
-        eager=config.enforce_eager or hardware.kind == "cpu",
-        sizes=config.cudagraph_capture_sizes,
-        limit=config.max_cudagraph_capture_size,
-    )
-    settings = MemorySettings(
-        max_num_batched_tokens=resolved.value("max_num_batched_tokens"),
-        max_num_seqs=resolved.value("max_num_seqs"),
-        max_model_len=length,
-        block_size=resolved.value("block_size"),
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-        num_blocks=config.num_gpu_blocks_override,
-        kv_cache_dtype=resolved.value("kv_cache_dtype"),
-        dtype=resolved.value("dtype"),
-        quantization=config.quantization,
-        tensor_parallel_size=config.tensor_parallel_size,
-        pipeline_parallel_size=config.pipeline_parallel_size,
-        num_graph_sizes=len(graphs),
-    )
-    device = DeviceMemory(
-        total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name
-    )
-    rule = CAMSHAFT_CPU if hardware.kind == "cpu" else CAMSHAFT_CUDA
-    return memory_budget(shape, device, settings, rule)
 
 
 def _require_memory(budget: MemoryBudget, resolved: Resolved, hardware: Hardware) -> None:

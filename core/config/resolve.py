@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ...policies.base import PolicyError
 from ...policies.registry import PolicyFile, load_policy
 from ..errors import ConfigError
+from ..memory import GIB
 from ..shape import ModelShape
 from .conflicts import chunks, refuse_policy_conflicts
 from .hardware import Hardware
@@ -16,8 +17,6 @@ from .schema import ServeConfig
 from .sources import LoadedConfig
 
 Origin = Literal["given", "preset", "policy", "derived", "default", "unknown"]
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...kernels.threads import usable_cores
-from ..config.hardware import find_hardware
+from ..config.budget import Kind, completed, graph_sizes, memory_settings, rule_of
+from ..config.hardware import Hardware, find_hardware
 from ..errors import CapacityError, ConfigError
 from ..memory import (
-    CAMSHAFT_CPU,
-    CAMSHAFT_CUDA,
     GIB,
     DeviceMemory,
     Measured,
     MemoryBudget,
-    MemorySettings,
-    capture_sizes,
     memory_budget,
 )
 from ..model.loading.hub import locate
@@ -27,7 +24,6 @@ from ..model.select import model_shape, open_model
 from ..shape import ModelShape
 from .accelerator import accelerator_of
 from .limits import Limits, Loaded
-from .rows import RowState
 
 if TYPE_CHECKING:
     from ..config import ServeConfig
@@ -122,15 +118,16 @@ def limits_of(
     measured: Measured | None = None,
 ) -> Limits:
     """Blocks by the memory budget, never more than all rows at full length could use. Raises CapacityError."""
-    block_size = config.block_size or 16
-    rows = config.max_num_seqs or (64 if device.type == "cpu" else 256)
-    length = shape.max_position_embeddings
-    if config.max_model_len is not None and config.max_model_len > 0:
-        length = config.max_model_len
-    settings = _settings(config, device, dtype, length, rows)
-    if measured is None and device.type != "cpu":  # else it is among what was measured
-        settings = replace(settings, other_bytes=RowState.bytes_for(rows, length, block_size))
-    rule = CAMSHAFT_CPU if device.type == "cpu" else CAMSHAFT_CUDA
+    kind: Kind = "cpu" if device.type == "cpu" else "cuda"
+    machine = Hardware(kind=kind, name=memory.name, memory_bytes=memory.total_bytes)
+    told_types = {"device": kind, "dtype": str(dtype).removeprefix("torch.")}
+    config = completed(config.model_copy(update=told_types), machine, shape)
+    settings = memory_settings(config, shape, kind)
+    if measured is not None:
+        settings = replace(settings, other_bytes=0)  # among what was measured
+    block_size, rows = settings.block_size, settings.max_num_seqs
+    length = settings.max_model_len if config.max_model_len != -1 else shape.max_position_embeddings
+    rule = rule_of(kind)
     budget = memory_budget(shape, memory, settings, rule, measured)
     blocks = budget.num_blocks
     if config.num_gpu_blocks_override is None:
@@ -155,39 +152,10 @@ def limits_of(
         seed=config.seed or 0,
         cache_dtype=cache_dtype_of(config.kv_cache_dtype, shape, device, dtype),
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        capture_sizes=sizes_of(config, rows, device),
+        capture_sizes=graph_sizes(config, kind),
         memory=told,
     )
 
 
 def _block_bytes(budget: MemoryBudget) -> int:
     return budget.bytes_per_token * budget.block_size
-
-
-def sizes_of(config: ServeConfig, rows: int, device: torch.device) -> tuple[int, ...]:
-    """Decode batches that are captured as graphs. Raises ConfigError."""
-    return capture_sizes(
-        rows,
-        eager=config.enforce_eager or device.type == "cpu",
-        sizes=config.cudagraph_capture_sizes,
-        limit=config.max_cudagraph_capture_size,
-    )
-
-
-def _settings(
-    config: ServeConfig, device: torch.device, dtype: torch.dtype, length: int, rows: int
-) -> MemorySettings:
-    on_cpu = device.type == "cpu"
-    return MemorySettings(
-        max_num_batched_tokens=config.max_num_batched_tokens or 512,
-        max_num_seqs=rows,
-        max_model_len=1 if config.max_model_len == -1 else length,
-        block_size=config.block_size or 16,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-        num_blocks=config.num_gpu_blocks_override,
-        kv_cache_dtype="auto" if on_cpu else config.kv_cache_dtype,
-        dtype=str(dtype).removeprefix("torch."),
-        quantization="none" if on_cpu else config.quantization,  # a CPU holds FP8 as `dtype`
-        num_graph_sizes=len(sizes_of(config, rows, device)),
-    )

@@ -9,13 +9,14 @@ from ...kernels.prepare_batch import prepare_batch
 from ..model.batch import ForwardBatch
 from ..schedule.plan import StepPlan
 from .accelerator import Accelerator
+from .decode_batch import DecodeBatches
 
 
 class RowState:
     """Known tokens and block table of each permanent row, on the device.
 
     tokens: int64 [rows + 1, max_model_len + 1]; tables: int32 [rows + 1, max_blocks]. The last row is nobody's:
-    what padding writes goes there.
+    what padding writes goes there. (`core.memory.row_state_bytes` counts them.)
     """
 
     def __init__(
@@ -31,11 +32,9 @@ class RowState:
         self.tokens = torch.zeros((rows + 1, max_model_len + 1), dtype=torch.int64, device=device)
         blocks = -(-max_model_len // block_size)
         self.tables = torch.zeros((rows + 1, blocks), dtype=torch.int32, device=device)
-
-    @staticmethod
-    def bytes_for(rows: int, max_model_len: int, block_size: int) -> int:
-        """What it takes of the device's memory."""
-        return (rows + 1) * ((max_model_len + 1) * 8 + -(-max_model_len // block_size) * 4)
+        self._decodes = None
+        if accelerator is None and device.type == "cpu":
+            self._decodes = DecodeBatches(self.tokens, self.tables, block_size)
 
     def apply(self, plan: StepPlan) -> None:
         """Takes over the plan's new rows and block-table differences."""
@@ -47,8 +46,10 @@ class RowState:
 
     def batch(self, plan: StepPlan, extra: np.ndarray) -> ForwardBatch:
         """The tensors of a step; `extra` are further token indices whose logits are wanted."""
-        if self.accelerator is not None:
+        if self._decodes is None:
             return self._gathered(plan, extra)
+        if plan.num_decodes == len(plan.rows) and not plan.padding and not len(extra):
+            return self._decodes.gather(plan)
         lengths = plan.num_tokens.astype(np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         total = int(starts[-1])
@@ -118,6 +119,10 @@ class RowState:
         if not len(drawn):
             return
         chosen = plan.samples
+        if self._decodes is not None:
+            places = (plan.starts + plan.num_tokens)[chosen]
+            self.tokens.numpy()[plan.rows[chosen], places] = drawn.numpy()
+            return
         rows, places = self.send(plan.rows[chosen], (plan.starts + plan.num_tokens)[chosen])
         self.tokens[rows.long(), places.long()] = drawn.long()
 

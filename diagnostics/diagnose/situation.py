@@ -10,7 +10,6 @@ from typing import Any
 
 from ..evidence import Evidence, Figure
 from ..results import Targets
-from ..simulate.engines import captured_batches
 from .dialect import sglang_defaults
 from .subject import Subject
 
@@ -222,7 +221,8 @@ class Situation:
         sizes = self.value("cudagraph_capture_sizes")
         told = self.value("max_cudagraph_capture_size")
         if sizes or told:
-            return captured_batches(int(self.value("max_num_seqs")), sizes, told)[-1]
+            slots, step = int(self.value("max_num_seqs")), self.value("max_num_batched_tokens")
+            return max(self.subject.engine.captures(slots, step, sizes, told), default=0)
         graphed = [
             s.values["running"] for s in self.evidence.samples if s.get("graphs") == 1 and s.get("running")
         ]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...core.errors import ConfigError
-from ...core.memory import CAMSHAFT_CPU, CAMSHAFT_CUDA, MemoryRule, vllm_rule
+from ...core.config import rule_of
+from ...core.graph_sizes import capture_sizes, vllm_capture_sizes, vllm_release
+from ...core.memory import MemoryRule, vllm_rule
 from ..cost.hardware import Hardware
 
 EngineName = Literal["camshaft", "vllm"]
@@ -24,17 +25,22 @@ class EngineKind:
     @property
     def release(self) -> tuple[int, int]:
         """Major and minor number; vLLM's newest where none was told. Raises ConfigError."""
-        text = self.version or NEWEST_VLLM
-        try:
-            major, minor = (int(part) for part in text.removeprefix("v").split(".")[:2])
-        except ValueError:
-            raise ConfigError(f"version {text!r} is not of the form 0.18.0") from None
+        major, minor = vllm_release(self.version or NEWEST_VLLM)[:2]
         return major, minor
+
+    def captures(
+        self, max_num_seqs: int, batched: int | None, sizes: Sequence[int] | None, limit: int | None
+    ) -> tuple[int, ...]:
+        """Batch sizes that it captures as graphs, ascending, where graphs are on."""
+        if self.name == "vllm":
+            version = self.version or NEWEST_VLLM
+            return vllm_capture_sizes(version, max_num_seqs, batched, sizes=sizes, limit=limit)
+        return capture_sizes(max_num_seqs, sizes=sizes, limit=limit)
 
     def memory_rule(self, hardware: Hardware) -> MemoryRule:
         if self.name == "vllm":
             return vllm_rule(self.version or NEWEST_VLLM)
-        return CAMSHAFT_CPU if hardware.device_type == "cpu" else CAMSHAFT_CUDA
+        return rule_of("cpu" if hardware.device_type == "cpu" else "cuda")
 
     def describe(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"
@@ -67,21 +73,6 @@ def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, A
         "async_scheduling": release >= (0, 14),
     }
     return {name: value for name, value in defaults.items() if values.get(name) is None}
-
-
-def captured_batches(
-    max_num_seqs: int, sizes: Sequence[int] | None = None, limit: int | None = None
-) -> list[int]:
-    """Batches that vLLM captures as graphs, ascending; [0] for none.
-
-    1, 2, 4, every 8 up to 256 and every 16 beyond, up to the smaller of 512 and twice `max_num_seqs`, or up to
-    `limit` (max_cudagraph_capture_size); `sizes` replaces them (config/vllm.py of 0.12.0 and 0.33.0).
-    """
-    if sizes:
-        return sorted(int(size) for size in sizes)
-    top = min(2 * max_num_seqs, 512) if limit is None else limit
-    grid = [1, 2, 4, *range(8, 257, 8), *range(272, top + 1, 16)]
-    return [size for size in grid if size <= top] or [0]
 
 
 def watermark(engine: EngineKind) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.config import Effective, LoadedConfig, load_config, resolve, with_policy
+from ...core.config import Effective, LoadedConfig, load_config, memory_settings, resolve, with_policy
 from ...core.config.hardware import Hardware as Device
 from ...core.engine import scheduler_params
 from ...core.execute.base import Capacity
@@ -14,8 +14,6 @@ from ...core.memory import (
     DeviceMemory,
     MemoryBudget,
     MemorySettings,
-    capture_sizes,
-    default_graph_sizes,
     memory_budget,
     request_kv_bytes,
 )
@@ -28,7 +26,7 @@ from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
 from ..results import Targets
 from .clients import Frontend
-from .engines import EngineKind, captured_batches, vllm_defaults, watermark
+from .engines import EngineKind, vllm_defaults, watermark
 from .replay import Replay, Setup, replay
 
 
@@ -156,13 +154,16 @@ def prepare(
     )
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
-    settings = memory_settings(resolved.values, shape, engine)
+    captured = _captured(resolved.values, foreign, engine)
+    settings = replace(memory_settings(resolved.config, shape, device.kind), num_graph_sizes=len(captured))
+    if engine.name == "vllm":
+        settings = replace(settings, other_bytes=0)
     rule = engine.memory_rule(hardware)
     budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
     capacity = Capacity(
         max(1, budget.num_blocks),
         settings.block_size,
-        settings.max_model_len,
+        settings.max_model_len if resolved.config.max_model_len != -1 else _longest(budget, shape),
         settings.max_num_seqs,
         shape.vocab_size,
     )
@@ -172,7 +173,7 @@ def prepare(
         params = replace(params, watermark=margin)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
-    cost = step_cost(resolved.values, foreign, hardware, shape, assumptions)
+    cost = step_cost(resolved.values, hardware, shape, max(captured, default=0), assumptions)
     return Prepared(
         loaded=written,
         engine=engine,
@@ -189,40 +190,31 @@ def prepare(
     )
 
 
-def memory_settings(values: Mapping[str, Effective], shape: ModelShape, engine: EngineKind) -> MemorySettings:
-    """The settings that decide memory, from effective values; an unknown `max_model_len` is the model's."""
+def _longest(budget: MemoryBudget, shape: ModelShape) -> int:
+    """The context of a configuration that asks for whatever fits."""
+    return max(1, min(shape.max_position_embeddings, budget.kv_tokens))
+
+
+def _captured(
+    values: Mapping[str, Effective], foreign: Mapping[str, Any], engine: EngineKind
+) -> tuple[int, ...]:
+    """The batches that are replayed from graphs, ascending; vLLM's nested spelling is read too."""
     given = {name: effective.value for name, effective in values.items()}
-    eager = given["enforce_eager"] or given["device"] == "cpu"
-    length = given["max_model_len"]
-    return MemorySettings(
-        max_num_batched_tokens=given["max_num_batched_tokens"],
-        max_num_seqs=given["max_num_seqs"],
-        max_model_len=length if length and length > 0 else shape.max_position_embeddings,
-        block_size=given["block_size"],
-        gpu_memory_utilization=given["gpu_memory_utilization"],
-        kv_cache_memory_bytes=given["kv_cache_memory_bytes"],
-        num_blocks=given["num_gpu_blocks_override"],
-        kv_cache_dtype=given["kv_cache_dtype"],
-        dtype=given["dtype"],
-        quantization=given["quantization"],
-        tensor_parallel_size=given["tensor_parallel_size"],
-        pipeline_parallel_size=given["pipeline_parallel_size"],
-        num_graph_sizes=0 if eager else _num_graphs(given, engine),
-    )
-
-
-def _num_graphs(given: Mapping[str, Any], engine: EngineKind) -> int:
-    if engine.name == "vllm":
-        return default_graph_sizes(given["max_num_seqs"])
-    sizes, limit = given["cudagraph_capture_sizes"], given["max_cudagraph_capture_size"]
-    return len(capture_sizes(given["max_num_seqs"], sizes=sizes, limit=limit))
+    if given["enforce_eager"] or given["device"] == "cpu":
+        return ()
+    compiled = foreign.get("compilation_config")
+    nested = compiled if isinstance(compiled, Mapping) else {}
+    sizes = given["cudagraph_capture_sizes"] or nested.get("cudagraph_capture_sizes")
+    limit = given["max_cudagraph_capture_size"]
+    limit = nested.get("max_cudagraph_capture_size") if limit is None else limit
+    return engine.captures(given["max_num_seqs"], given["max_num_batched_tokens"], sizes, limit)
 
 
 def step_cost(
     values: Mapping[str, Effective],
-    foreign: Mapping[str, Any],
     hardware: Hardware,
     shape: ModelShape,
+    largest_graph: int,
     assumptions: list[str],
 ) -> StepCost | SpeculativeCost:
     """The cost model of a configuration, with speculation if it has some."""
@@ -235,7 +227,7 @@ def step_cost(
         kv_cache_dtype=given["kv_cache_dtype"],
         enable_expert_parallel=bool(given["enable_expert_parallel"]),
         enforce_eager=bool(given["enforce_eager"]),
-        max_graph_size=0 if hardware.device_type == "cpu" else _largest_graph(given, foreign),
+        max_graph_size=largest_graph,
         async_scheduling=bool(given["async_scheduling"]),
         sorted_sampling=hardware.device_type != "cpu"
         and given["generation_config"] != "vllm"
@@ -246,18 +238,6 @@ def step_cost(
     if not speculation:
         return target
     return _speculative(target, dict(speculation), hardware, settings, assumptions)
-
-
-def _largest_graph(given: Mapping[str, Any], foreign: Mapping[str, Any]) -> int:
-    """The largest batch replayed from a graph; both engines capture `max_num_seqs` itself where nobody limits it."""
-    compiled = foreign.get("compilation_config")
-    nested = compiled if isinstance(compiled, Mapping) else {}
-    sizes = given["cudagraph_capture_sizes"] or nested.get("cudagraph_capture_sizes")
-    limit = given["max_cudagraph_capture_size"]
-    limit = nested.get("max_cudagraph_capture_size") if limit is None else limit
-    if not sizes and limit is None:
-        return 512
-    return captured_batches(given["max_num_seqs"], sizes, limit)[-1]
 
 
 def _speculative(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.core.errors import CapacityError, ConfigError
+from camshaft.core.graph_sizes import vllm_capture_sizes
 from camshaft.core.memory import (
     CAMSHAFT_CPU,
     CAMSHAFT_CUDA,
@@ -17,7 +18,6 @@ from camshaft.core.memory import (
     Measured,
     MemoryBudget,
     MemorySettings,
-    default_graph_sizes,
     memory_budget,
     vllm_rule,
 )
@@ -118,7 +118,7 @@ def test_missing_memory_and_the_utilisation_that_holds_it() -> None:
 
 
 def test_graphs_count_from_0_20_on() -> None:
-    shape, sized = shape_from_config(LLAMA_8B), replace(SERVER, num_graph_sizes=67)
+    shape, sized = shape_from_config(LLAMA_8B), replace(SERVER, num_graph_sizes=51)
     old = memory_budget(shape, H100, sized, vllm_rule("0.19.1"))
     new = memory_budget(shape, H100, sized, vllm_rule("0.20.0"))
     assert old.graph_bytes == 0
@@ -126,11 +126,6 @@ def test_graphs_count_from_0_20_on() -> None:
     assert new.graph_bytes > 0.5 * GIB
     with pytest.raises(ConfigError):
         vllm_rule("newest")
-
-
-def test_default_graph_sizes_are_those_of_vllm() -> None:
-    assert default_graph_sizes(1024) == 67
-    assert default_graph_sizes(8) == 3 + 2
 
 
 def test_windowed_layers_of_a_window_aware_engine_hold_more_requests() -> None:
@@ -188,7 +183,7 @@ def test_the_table_always_adds_up(seqs: int, tokens: int, tp: int, utilization: 
         max_model_len=length,
         tensor_parallel_size=tp,
         gpu_memory_utilization=utilization,
-        num_graph_sizes=default_graph_sizes(seqs),
+        num_graph_sizes=len(vllm_capture_sizes("0.33.0", seqs)),
     )
     found = memory_budget(shape, H100, asked, vllm_rule("0.33.0"))
     sizes = [size for _, size in found.rows()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +13,12 @@ from camshaft.core.errors import OutOfMemory
 from camshaft.core.execute.accelerator import Cuda
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
+from camshaft.core.graph_sizes import capture_sizes
 from camshaft.core.memory import (
     CAMSHAFT_CUDA,
     DeviceMemory,
     Measured,
     MemorySettings,
-    capture_sizes,
     memory_budget,
 )
 from camshaft.core.model.registry import build
@@ -29,6 +28,7 @@ from camshaft.core.shape import shape_from_config
 
 from .check import Check, Place
 from .model_checks import KINDS, models
+from .steps import replay_us
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 ASKS = [
@@ -233,8 +233,8 @@ def loaded(model: Any, total: int, weights: int, others: int, rows: int = 64) ->
 
 
 def step_us(executor: TorchExecutor, count: int, steps: int, *, overlap: bool) -> float:
-    """Microseconds of a steady decode step of `count` sequences, from the device's clock, host and all."""
-    rows, blocks = int32(range(count)), 20
+    """Microseconds of a decode step of `count` sequences, the same again and again, from the device's clock."""
+    rows, blocks, place = int32(range(count)), 20, 200
     tables = np.stack(np.meshgrid(rows, np.arange(blocks), indexing="ij"), -1).reshape(-1, 2)
     first = StepPlan(
         0, rows, rows * 0, rows * 0 + 1, np.ones(count, bool), count,
@@ -248,7 +248,7 @@ def step_us(executor: TorchExecutor, count: int, steps: int, *, overlap: bool) -
     for step in range(1, steps + 1):
         if step == warm:
             begin.record()
-        running = executor.launch(StepPlan(step, rows, rows * 0 + step, ones, every, count))
+        running = executor.launch(StepPlan(step, rows, rows * 0 + place, ones, every, count))
         if not overlap:
             executor.collect(running)
         elif behind is not None:
@@ -257,18 +257,6 @@ def step_us(executor: TorchExecutor, count: int, steps: int, *, overlap: bool) -
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / (steps - warm + 1) * 1e3
-
-
-def replay_us(replay: Callable[[], None], times: int = 50) -> float:
-    """Microseconds of a graph that is started again before it ends: no host in it."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    replay()
-    begin.record()
-    for _ in range(times):
-        replay()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / times * 1e3
 
 
 def host_timings(count: int = 256) -> list[dict[str, Any]]:

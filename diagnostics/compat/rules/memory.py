@@ -27,6 +27,8 @@ _OPTIONAL = (
     "dtype",
     "enforce_eager",
     "block_size",
+    "cudagraph_capture_sizes",
+    "max_cudagraph_capture_size",
 )
 
 
@@ -79,10 +81,19 @@ def _from_config(
     version: str, values: Mapping[str, Any], options: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
     from ....core import memory
+    from ....core.graph_sizes import vllm_capture_sizes
     from ....core.shape import shape_from_config
 
     shape = shape_from_config(model)
     eager = options["enforce_eager"] is True
+    sizes = options["cudagraph_capture_sizes"]
+    captured = vllm_capture_sizes(
+        version,
+        values["max_num_seqs"],
+        values["max_num_batched_tokens"],
+        sizes=sizes if isinstance(sizes, (list, tuple)) else None,
+        limit=_number(options["max_cudagraph_capture_size"]),
+    )
     settings = memory.MemorySettings(
         **{name: values[name] for name in _SETTINGS},
         kv_cache_dtype=_text(options["kv_cache_dtype"]) or "auto",
@@ -90,7 +101,7 @@ def _from_config(
         quantization=_text(options["quantization"]),
         dtype=_text(options["dtype"]),
         block_size=_number(options["block_size"]) or 16,
-        num_graph_sizes=0 if eager else memory.default_graph_sizes(values["max_num_seqs"]),
+        num_graph_sizes=0 if eager else len(captured),
     )
     device = memory.DeviceMemory(total_bytes=int(values["device.memory_gib"] * GIB))
     budget = memory.memory_budget(shape, device, settings, memory.vllm_rule(version))

@@ -14,13 +14,15 @@ import torch
 from device_support import FakeAccelerator
 
 from camshaft.core.config import ServeConfig
+from camshaft.core.config.budget import Kind, graph_sizes
 from camshaft.core.engine import Engine
 from camshaft.core.errors import CapacityError, ConfigError, OutOfMemory
 from camshaft.core.execute.accelerator import memory_wanted
 from camshaft.core.execute.limits import Limits, Loaded
-from camshaft.core.execute.load import limits_of, sizes_of
+from camshaft.core.execute.load import limits_of
 from camshaft.core.execute.torch_executor import TorchExecutor
-from camshaft.core.memory import DeviceMemory, Measured, capture_sizes
+from camshaft.core.graph_sizes import capture_sizes
+from camshaft.core.memory import DeviceMemory, Measured
 from camshaft.core.model.base import Model
 from camshaft.core.model.batch import ForwardBatch
 from camshaft.core.model.loading import open_weights
@@ -166,11 +168,13 @@ def test_sizes_that_are_captured() -> None:
 
 
 def test_knobs_of_graphs_reach_the_sizes() -> None:
-    assert sizes_of(CONFIG, 3, CUDA) == (1, 2, 3)
-    assert sizes_of(CONFIG, 3, CPU) == ()
-    assert sizes_of(CONFIG.model_copy(update={"enforce_eager": True}), 3, CUDA) == ()
-    assert sizes_of(CONFIG.model_copy(update={"cudagraph_capture_sizes": (2,)}), 9, CUDA) == (2,)
-    assert sizes_of(CONFIG.model_copy(update={"max_cudagraph_capture_size": 4}), 9, CUDA) == (1, 2, 3, 4)
+    def sizes(kind: Kind = "cuda", **changes: Any) -> tuple[int, ...]:
+        return graph_sizes(CONFIG.model_copy(update={"max_num_seqs": 3, **changes}), kind)
+
+    assert sizes() == (1, 2, 3)
+    assert sizes("cpu") == sizes(enforce_eager=True) == ()
+    assert sizes(cudagraph_capture_sizes=(2,), max_num_seqs=9) == (2,)
+    assert sizes(max_cudagraph_capture_size=4, max_num_seqs=9) == (1, 2, 3, 4)
 
 
 KINDS = [

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from camshaft.diagnostics.diagnose import diagnose, read_subject
 from camshaft.diagnostics.diagnose.dialect import from_sglang, read_sglang_command
 from camshaft.diagnostics.evidence import Evidence, read_log_lines
 from camshaft.diagnostics.report import text
-from camshaft.diagnostics.simulate.engines import captured_batches
 
 
 def test_a_command_becomes_knobs() -> None:
@@ -43,19 +40,3 @@ def test_a_report_speaks_only_the_servers_language() -> None:
 
 def test_a_vllm_configuration_keeps_its_names() -> None:
     assert not read_subject("vllm serve Qwen/Qwen3-8B --max-num-seqs 8", Evidence()).sglang
-
-
-@pytest.mark.parametrize(
-    ("slots", "sizes", "limit", "largest"),
-    [
-        (6, None, None, 8),
-        (256, None, None, 512),
-        (6, None, 6, 4),
-        (64, (1, 2, 48), None, 48),
-        (64, None, 0, 0),
-    ],
-)
-def test_captured_batches_end_where_vllm_ends(
-    slots: int, sizes: tuple[int, ...] | None, limit: int | None, largest: int
-) -> None:
-    assert captured_batches(slots, sizes, limit)[-1] == largest

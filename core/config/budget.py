@@ -1,0 +1,80 @@
+"""From a resolved configuration to where a device's memory goes: the engine's own start, and every prediction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..graph_sizes import capture_sizes
+from ..memory import (
+    CAMSHAFT_CPU,
+    CAMSHAFT_CUDA,
+    DeviceMemory,
+    MemoryBudget,
+    MemoryRule,
+    MemorySettings,
+    memory_budget,
+    row_state_bytes,
+)
+from ..shape import ModelShape
+from .hardware import Hardware
+from .resolve import Resolved, resolve
+from .schema import ServeConfig
+from .sources import LoadedConfig
+
+Kind = Literal["cpu", "cuda"]
+
+
+def completed(config: ServeConfig, hardware: Hardware, shape: ModelShape) -> ServeConfig:
+    """The configuration with each value that memory needs; one that is resolved already comes back the same."""
+    return resolve(LoadedConfig(config, None, None, {}), hardware, shape).config
+
+
+def rule_of(kind: Kind) -> MemoryRule:
+    """How this engine counts on a kind of device."""
+    return CAMSHAFT_CPU if kind == "cpu" else CAMSHAFT_CUDA
+
+
+def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
+    """Decode batches that are captured as graphs under a resolved configuration. Raises ConfigError."""
+    return capture_sizes(
+        config.max_num_seqs or 1,
+        eager=config.enforce_eager or kind == "cpu",
+        sizes=config.cudagraph_capture_sizes,
+        limit=config.max_cudagraph_capture_size,
+    )
+
+
+def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> MemorySettings:
+    """The settings that decide memory, from a resolved configuration.
+
+    Where max_model_len is to be whatever fits (-1), one token is all that must.
+    """
+    rows, block = config.max_num_seqs or 1, config.block_size or 16
+    length = config.max_model_len if config.max_model_len is not None else -1
+    longest = length if length > 0 else shape.max_position_embeddings
+    on_cpu = kind == "cpu"
+    return MemorySettings(
+        max_num_batched_tokens=config.max_num_batched_tokens or 1,
+        max_num_seqs=rows,
+        max_model_len=max(1, length),
+        block_size=block,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        num_blocks=config.num_gpu_blocks_override,
+        kv_cache_dtype="auto" if on_cpu else config.kv_cache_dtype,
+        dtype=config.dtype,
+        quantization="none" if on_cpu else config.quantization,  # a CPU holds every format as `dtype`
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
+        num_graph_sizes=len(graph_sizes(config, kind)),
+        other_bytes=0 if on_cpu else row_state_bytes(rows, longest, block),
+    )
+
+
+def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
+    """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
+    device = DeviceMemory(
+        total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name
+    )
+    settings = memory_settings(resolved.config, shape, hardware.kind)
+    return memory_budget(shape, device, settings, rule_of(hardware.kind))
