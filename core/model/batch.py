@@ -28,9 +28,10 @@ class ForwardBatch:
     logits_out: torch.Tensor | None = (
         None  # float32 [m, vocab] that the logits are written to, if they must stay
     )
+    decodes_only: bool = False  # no prefill, no padding, no logits_out, and all logits are wanted, in order
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class PagedCache:
     """K and V of every layer; a (block, head) is contiguous.
 

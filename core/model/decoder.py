@@ -13,7 +13,8 @@ from ...kernels.rope_kv_write import rope_kv_write
 from ..shape import ModelShape
 from .base import WeightSource
 from .batch import ForwardBatch, PagedCache
-from .layers import Workspace, load_layer
+from .layers import Buffers, Workspace, load_layer
+from .recorded import DecodePrograms
 from .residual import Residual
 from .rope import cos_sin_table
 from .weights import Loader
@@ -47,12 +48,33 @@ class DenseDecoder:
         self._cos_sin = cos_sin_table(shape, shape.max_position_embeddings).to(device)
         self._scale = shape.head_dim**-0.5
         self._workspace = Workspace(shape, device, dtype)
+        self._programs = None
+        if device.type == "cpu" and dtype == torch.float32:
+            self._programs = DecodePrograms(shape, self._compute)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
         """As `Model.forward`."""
-        residual = Residual(self._embed(batch.tokens))
+        embedded = self._embed(batch.tokens)
+        if batch.decodes_only and self._programs is not None:
+            logits = self._programs.run(batch, cache, embedded)
+            if logits is not None:
+                return logits
+            self._programs = None
         buffers = self._workspace(len(batch.tokens))
+        logits = self._compute(batch, cache, embedded, buffers)
+        return logits.float() if batch.logits_out is None else batch.logits_out.copy_(logits)
+
+    def _compute(
+        self,
+        batch: ForwardBatch,
+        cache: PagedCache,
+        hidden: torch.Tensor,
+        buffers: Buffers,
+        logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits from embeddings, which are overwritten; into `logits` if it is given."""
+        residual = Residual(hidden)
         sequences = Sequences(
             batch.query_starts,
             batch.context_lens,
@@ -62,7 +84,7 @@ class DenseDecoder:
             batch.max_context_len,
         )
         attended, activated = buffers.attended, buffers.activated
-        last = self._layers[-1]
+        last = None if batch.decodes_only else self._layers[-1]
         for layer, keys, values in zip(self._layers, cache.k, cache.v, strict=True):
             scales = layer.kv_scales if keys.itemsize == 1 else (1.0, 1.0)
             residual.read(layer.qkv, buffers.qkv)
@@ -85,8 +107,7 @@ class DenseDecoder:
                 activated = activated[: len(attended)]
             residual.add(layer.output, attended)
             layer.feed_forward(residual, activated)
-        logits = residual.read(self._head)
-        return logits.float() if batch.logits_out is None else batch.logits_out.copy_(logits)
+        return residual.read(self._head, logits)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

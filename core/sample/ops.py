@@ -31,6 +31,11 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(dim=-1)
 
 
+def all_finite(logits: torch.Tensor, tokens: torch.Tensor) -> bool:
+    """Whether the values [m, vocab] of these tokens [m], one a row, are all finite numbers; on the CPU."""
+    return bool(np.isfinite(logits.numpy()[np.arange(len(tokens)), tokens.numpy()]).all())
+
+
 def largest(logits: torch.Tensor, count: int) -> torch.Tensor:
     """float32 [m, min(count, vocab)]: each row's largest values, in descending order."""
     size = logits.shape[-1]

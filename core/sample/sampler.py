@@ -17,7 +17,7 @@ from .logit_bias import Bias
 from .logprobs import token_logprobs
 from .min_tokens import ending_ids
 from .nucleus import Filters, draw_filtered
-from .ops import argmax
+from .ops import all_finite, argmax
 from .penalties import SeenTokens
 from .seed import as_uint64, uniforms
 from .temperature import weights
@@ -172,11 +172,10 @@ class Sampler:
         """Rows whose largest logit is no finite number cannot be sampled; they are made harmless here."""
         if not len(rows):
             return
-        best = logits.gather(1, tokens[:, None])[:, 0]
-        bad = ~torch.isfinite(best)
-        if logits.device.type == "cpu" and not bool(bad.any()):
+        if logits.device.type == "cpu" and all_finite(logits, tokens):
             return
-        for i in torch.nonzero(bad)[:, 0].tolist():
+        best = logits.gather(1, tokens[:, None])[:, 0]
+        for i in torch.nonzero(~torch.isfinite(best))[:, 0].tolist():
             forbidden = float(best[i]) == -float("inf")
             self.failed[int(rows[i])] = (
                 "every token is forbidden by logit_bias, bad_words or min_tokens"

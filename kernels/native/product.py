@@ -16,13 +16,13 @@ from numba import carray
 from ..memory import WEIGHTS
 from .jit import jit, worker
 from .mathematics import silu, sum_of_squares
-from .team import Job, take, team
-from .vector import DEPTH, HEIGHT, ROW, WIDTH, pointer, tile
+from .team import Job, is_ready, ready, take, team
+from .vector import DEPTH, HEIGHT, ROW, WIDTH, fetch, pointer, tile
 
 STORE, ADD, GATE = 0, 1, 2  # what becomes of a product: kept, added to out, or silu(block) * next block
 SHARED_ROWS = 16  # more rows are laid out once, by all threads; fewer, by each for itself
 LAID_ROWS = 8  # rows laid out as one task
-NEAR = 4096  # bytes
+NEAR = 4096  # bytes that a single panel fetches ahead: a whole number of a block's rows
 LINE = 64  # bytes of a cache line
 MANY_PANELS = 8
 HELD_BYTES = 640 << 10  # of weights, beside a panel of x in a second-level cache
@@ -91,6 +91,27 @@ def _block(
 
 
 @jit()
+def _streamed_block(laid: int, rows: int, k: int, weight: int, sums: int, end: int, after: int) -> None:
+    """sums[rows, WIDTH] of one block of weights with all rows of x, as fast as memory gives the weights.
+
+    What lies NEAR bytes ahead is fetched meanwhile; `end` is where this worker's task ends, and `after` where its
+    next one begins.
+    """
+    depth, row_bytes = _depth(k), WIDTH * 4
+    start = 0
+    while start < k:
+        share, inside = start // depth, start % depth
+        count, early = min(depth - inside, k - start), weight + start * row_bytes + NEAR
+        if early < end:
+            count = min(count, (end - early) // row_bytes)
+        else:
+            early += after - end
+        x, w = laid + (share * rows * ROW + inside) * 4, weight + start * row_bytes
+        tile(rows, x, w, WIDTH, count, sums, 1 if start > 0 else 0, early, row_bytes, early + LINE, row_bytes)
+        start += count
+
+
+@jit()
 def _finish(sums: int, others: int, height: int, count: int, bias: int, out: int, n: int, mode: int) -> None:
     """Writes count columns of each of a tile's rows to out, rows n floats apart."""
     for row in range(height):
@@ -127,7 +148,7 @@ def _blocks(
     sums: int,
     skip: int,
 ) -> None:
-    """Blocks begin:end of out, all rows; with GATE each is a pair of blocks of weights.
+    """Blocks begin:end of out, all rows in several panels; with GATE each is a pair of blocks of weights.
 
     The caller's next blocks are thought to begin `skip` blocks from its last ones.
     """
@@ -137,16 +158,16 @@ def _blocks(
     each = (2 if mode == GATE else 1) * size
     # Many panels pass over the few blocks that the cache holds, else all panels over block after block.
     together = max(1, HELD_BYTES // each) if panels >= MANY_PANELS else 1
-    step = WIDTH * 4 // panels  # several panels fetch blocks to come between them, one its own a little ahead
+    step = WIDTH * 4 // panels  # they fetch the blocks to come between them
     others = sums + HEIGHT * ROW * 4
     depth, passes = _depth(k), 2 if mode == GATE else 1
     for group in range(begin, end, together):
         after = min(group + together, end)
-        following = NEAR if panels == 1 else each * (after - group if after < end else skip)
+        following = each * (after - group if after < end else skip)
         for panel in range(panels):
             first = panel * base + min(panel, longer)
             height = base + (1 if panel < longer else 0)
-            # Beside weights, the panel to come is fetched; a single one has every second line of its weights to fetch.
+            # Beside weights, the panel to come is fetched.
             also = laid + (first + height if panel + 1 < panels else 0) * ROW * 4
             also_step, also_share = 0, rows * ROW * 4
             if panels >= MANY_PANELS:
@@ -154,19 +175,42 @@ def _blocks(
             for block in range(group, after):
                 column, gate = block * WIDTH, weight + block * each
                 early = gate + following + panel * k * step
-                if panels == 1:
-                    also, also_step, also_share = early + LINE, step, depth * step
                 _block(laid, first, height, rows, k, gate, sums, early, step, also, also_step, also_share)
                 also += depth * also_step
                 if mode == GATE:
                     up, early = gate + size, early + size
-                    if panels == 1:
-                        also = early + LINE
                     _block(laid, first, height, rows, k, up, others, early, step, also, also_step, also_share)
                     also += depth * also_step
                 target = out + (first * n + column) * 4
                 shift = bias + column * 4 if bias != 0 else 0
                 _finish(sums, others, height, min(WIDTH, n - column), shift, target, n, mode)
+
+
+@jit()
+def _streamed(
+    begin: int, end: int, then: int, laid: int, rows: int, k: int, weight: int, bias: int, out: int, n: int,
+    mode: int, sums: int,
+) -> None:  # fmt: skip
+    """The same with rows that fit in one panel; the caller's next task begins with block `then`."""
+    size = k * WIDTH * 4
+    each = (2 if mode == GATE else 1) * size
+    stop, after, others = weight + end * each, weight + then * each, sums + HEIGHT * ROW * 4
+    for block in range(begin, end):
+        column, gate = block * WIDTH, weight + block * each
+        _streamed_block(laid, rows, k, gate, sums, stop, after)
+        if mode == GATE:
+            _streamed_block(laid, rows, k, gate + size, others, stop, after)
+        shift = bias + column * 4 if bias != 0 else 0
+        _finish(sums, others, rows, min(WIDTH, n - column), shift, out + column * 4, n, mode)
+
+
+@jit()
+def _fetch_until_ready(gate: int, begin: int, end: int) -> None:
+    """Fetches memory that no work writes until the work before has ended."""
+    while not is_ready(gate) and begin < end:
+        fetch(begin, 8 * LINE)
+        begin += 8 * LINE
+    ready(gate)
 
 
 @worker
@@ -176,6 +220,8 @@ def _lay_out_work(control: int, arguments: int) -> None:
     x, rows, k, norm, laid = given[0], given[1], given[2], given[3], given[5]
     eps = carray(pointer(arguments + 4 * 8), (1,), np.float64)[0]
     first = take(control, LAID_ROWS)
+    if first < rows:
+        ready(control)
     while first < rows:
         _lay_out(x, norm, eps, first, min(first + LAID_ROWS, rows), rows, k, laid)
         first = take(control, LAID_ROWS)
@@ -192,6 +238,8 @@ def _product_work(control: int, arguments: int) -> None:
     begin = take(control, grain)
     if begin >= blocks:
         return
+    each = (2 if mode == GATE else 1) * k * WIDTH * 4
+    _fetch_until_ready(control, weight + begin * each, weight + (begin + grain) * each)
     sums = np.empty(2 * HEIGHT * ROW, dtype=np.float32)
     own = np.empty(1 if rows > SHARED_ROWS else (k // DEPTH + 1) * rows * ROW, dtype=np.float32)
     if rows <= SHARED_ROWS:
@@ -199,25 +247,34 @@ def _product_work(control: int, arguments: int) -> None:
         _lay_out(x, norm, eps, 0, rows, rows, k, laid)
     while begin < blocks:
         end = min(begin + grain, blocks)
-        _blocks(begin, end, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data, skip)
-        begin = take(control, grain)
+        if rows > HEIGHT:
+            _blocks(begin, end, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data, skip)
+            begin = take(control, grain)
+        else:
+            following = take(control, grain)  # known so early that its first weights are here when it begins
+            then = following if following < blocks else begin
+            _streamed(begin, end, then, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data)
+            begin = following
 
 
 _lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqqq")
 
 
 class Scratch:
-    """Memory for laid-out activations, kept between calls and shared by every layer of a process."""
+    """Memory for laid-out activations, kept between calls and shared by every layer of a process.
+
+    What it has outgrown is kept too, at most as much again: recorded programs point at it.
+    """
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0)
+        self._memory = [torch.empty(0)]
 
     def address(self, rows: int, k: int) -> int:
         """Address of room for x [rows, k] laid out."""
-        needed = -(-k // DEPTH) * rows * ROW
-        if needed > self._memory.numel():
-            self._memory = torch.zeros(needed)
-        return self._memory.data_ptr()
+        needed, held = -(-k // DEPTH) * rows * ROW, self._memory[-1].numel()
+        if needed > held:
+            self._memory.append(torch.zeros(max(needed, 2 * held)))
+        return self._memory[-1].data_ptr()
 
 
 _SCRATCH = Scratch()

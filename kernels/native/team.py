@@ -1,10 +1,10 @@
-"""A team of threads that share one piece of work at a time.
+"""A team of threads that share the work of a program: one piece after the other, each cut into tasks.
 
 OpenMP is not used: torch and Numba each bring a copy of it, whose idle threads would spin against each
-other. Work is a compiled function that takes tasks from a shared counter until there are none. The
-caller is a member of the team and waits only for members that hold a task, so a thread that the system
-has not let run does not hold up the rest. Idle helpers spin for IDLE_SPINS turns, giving way to others,
-then sleep until the next call.
+other. A piece of work is a compiled function that takes tasks from the piece's counter until there are none.
+Each member passes through the pieces by itself and waits, by `ready`, only for members that still hold a
+task of the piece before, so a thread that the system has not let run does not hold up the rest. The caller
+is a member. Idle helpers spin for IDLE_SPINS turns, giving way to others, then sleep until the next call.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import functools
 import os
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
 from ..threads import usable_cores
 from .jit import jit
+from .vector import pointer
 
-# Places in the control block; each int64 has a cache line of its own.
-OPEN, INSIDE, TAKEN, WORK, ARGUMENTS = (8 * 8 * i for i in range(5))
+# Places in a team's control block; each int64 has a cache line of its own.
+OPEN, MEMBERS, PIECES, GATES, LENGTH = (8 * 8 * i for i in range(5))
+# Places in the gate of a piece of work, likewise. The gate of the piece before lies in front of it.
+TAKEN, INSIDE = 0, 8 * 8
+GATE_BYTES = 2 * 8 * 8
 IDLE_SPINS = 4000  # about 2 ms
 LOOKS = 64  # between two turns given to other threads
 
@@ -72,22 +77,50 @@ def _call(typing_context: Any, function: Any, control: Any, arguments: Any) -> A
 
 
 @jit()
-def take(control: int, count: int) -> int:
+def take(gate: int, count: int) -> int:
     """First of the next `count` tasks; tasks are numbered from 0 and the worker stops at its last."""
-    return _add(control + TAKEN, count)
+    return _add(gate + TAKEN, count)
 
 
 @jit()
-def _lead(control: int, turn: int, work: int, arguments: int) -> None:
-    """Opens the work to the team, joins in, and waits for members still inside."""
-    _store(control + TAKEN, 0)
-    _store(control + WORK, work)
-    _store(control + ARGUMENTS, arguments)
+def is_ready(gate: int) -> bool:
+    """Whether every task of the pieces before this one is done. A piece must have one task at least."""
+    return _load(gate - GATE_BYTES + INSIDE) == 0
+
+
+@jit()
+def ready(gate: int) -> None:
+    """Waits for the pieces before this one: until then nothing that they write may be read, nor what they read written."""
+    looks = 0
+    while not is_ready(gate):
+        looks += 1
+        if looks % LOOKS == 0:
+            _sched_yield()
+
+
+@jit()
+def _walk(pieces: int, gates: int, length: int) -> None:
+    """Passes through a program, at each piece until it has no task left."""
+    for i in range(length):
+        piece, gate = carray(pointer(pieces + i * 16), (2,), np.int64), gates + (i + 1) * GATE_BYTES
+        _add(gate + INSIDE, 1)
+        _call(piece[0], gate, piece[1])
+        _add(gate + INSIDE, -1)
+
+
+@jit()
+def _lead(control: int, turn: int, pieces: int, gates: int, length: int) -> None:
+    """Opens a program to the team, joins in, and waits for members still inside."""
+    for i in range(length + 1):
+        _store(gates + i * GATE_BYTES + TAKEN, 0)
+    _store(control + PIECES, pieces)
+    _store(control + GATES, gates)
+    _store(control + LENGTH, length)
     _store(control + OPEN, turn)
-    _call(work, control, arguments)
+    _walk(pieces, gates, length)
     _store(control + OPEN, 0)
     looks = 0
-    while _load(control + INSIDE) != 0:
+    while _load(control + MEMBERS) != 0:
         looks += 1
         if looks % LOOKS == 0:
             _sched_yield()
@@ -95,7 +128,7 @@ def _lead(control: int, turn: int, work: int, arguments: int) -> None:
 
 @jit()
 def _help(control: int, seen: int) -> int:
-    """Joins every piece of work newer than `seen` until there was none for a while; returns the last one."""
+    """Joins every program newer than `seen` until there was none for a while; returns the last one."""
     spins = 0
     while spins < IDLE_SPINS:
         turn = np.int64(0)
@@ -107,13 +140,39 @@ def _help(control: int, seen: int) -> int:
             spins += 1
             _sched_yield()
             continue
-        _add(control + INSIDE, 1)
-        if _load(control + OPEN) == turn:  # else it closed meanwhile, and its arguments may be gone
-            _call(_load(control + WORK), control, _load(control + ARGUMENTS))
-        _add(control + INSIDE, -1)
+        _add(control + MEMBERS, 1)
+        if _load(control + OPEN) == turn:  # else it closed meanwhile, and its pieces may be gone
+            _walk(_load(control + PIECES), _load(control + GATES), _load(control + LENGTH))
+        _add(control + MEMBERS, -1)
         seen = turn
         spins = 0
     return seen
+
+
+class Program:
+    """Pieces of work in the order they run in, each with one task at least.
+
+    A piece is the address of a compiled function and its arguments, packed. Whoever makes a program keeps
+    alive what the arguments point to.
+    """
+
+    def __init__(self, pieces: list[tuple[int, bytes]]) -> None:
+        works, blocks = [work for work, _ in pieces], [block for _, block in pieces]
+        self._arguments = np.frombuffer(bytearray(b"".join(blocks)), dtype=np.int64)
+        begins = np.cumsum([0, *map(len, blocks)])[:-1] + self._arguments.ctypes.data
+        self._pieces = np.stack([np.asarray(works, dtype=np.int64), begins], axis=1)
+        self._gates = np.zeros((len(pieces) + 1) * GATE_BYTES // 8, dtype=np.int64)
+        self.addresses = self._pieces.ctypes.data, self._gates.ctypes.data, len(pieces)
+
+    def set_arguments(self, layout: struct.Struct, *arguments: float) -> None:
+        """Overwrites those of the first piece."""
+        layout.pack_into(self._arguments, 0, *arguments)
+
+    def run(self) -> None:
+        """Runs it on the process's team; returns when all is done."""
+        members = team()
+        with members.lock:
+            members.run(self)
 
 
 class Team:
@@ -130,13 +189,13 @@ class Team:
         for event in self._wake:
             threading.Thread(target=self._helper, args=(event,), name="camshaft-team", daemon=True).start()
 
-    def run(self, work: int, arguments: int) -> None:
-        """Runs the compiled function at `work` with the arguments block on every member; returns when done."""
+    def run(self, program: Program) -> None:
+        """Runs a program on every member; returns when done."""
         self._turn += 1
         if self._asleep:
             for event in self._wake:
                 event.set()
-        _lead(self._control, self._turn, work, arguments)
+        _lead(self._control, self._turn, *program.addresses)
 
     def _helper(self, event: threading.Event) -> None:
         seen = 0
@@ -158,21 +217,42 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=team.cache_clear)  # threads do not survive a fork
 
 
+class _Recorder(threading.local):
+    """What this thread writes down instead of running it, if it does."""
+
+    pieces: list[tuple[int, bytes]] | None = None
+
+
+_recorder = _Recorder()
+
+
+def record(call: Callable[[], object]) -> Program:
+    """The jobs that `call` asks for, written down in order instead of run; all else that it does is done once."""
+    pieces = _recorder.pieces = []
+    try:
+        call()
+    finally:
+        _recorder.pieces = None
+    return Program(pieces)
+
+
 class Job:
-    """Compiled work and the block its arguments are written to.
+    """Compiled work and how its arguments are laid out.
 
     `work` was made by `worker`; `layout` is the `struct` format of its arguments, q (int64) or d (float64) each.
     """
 
     def __init__(self, work: Any, layout: str) -> None:
         self._work = work
-        self._struct = struct.Struct("=" + layout)
-        self._block = np.zeros(len(layout), dtype=np.int64)
-        self._arguments = self._block.ctypes.data
+        self._layout = struct.Struct("=" + layout)
+        self._program = Program([(work.address, bytes(self._layout.size))])
 
     def __call__(self, *arguments: float) -> None:
-        """Runs the work with these arguments on the process's team; returns when it is done."""
+        """Runs the work with these arguments on the process's team, and returns when it is done; or records it."""
+        if _recorder.pieces is not None:
+            _recorder.pieces.append((self._work.address, self._layout.pack(*arguments)))
+            return
         members = team()
         with members.lock:
-            self._struct.pack_into(self._block, 0, *arguments)
-            members.run(self._work.address, self._arguments)
+            self._program.set_arguments(self._layout, *arguments)
+            members.run(self._program)

@@ -13,7 +13,7 @@ from numba import carray
 from ..native.jit import jit, worker
 from ..native.mathematics import exp
 from ..native.softmax import exponentials
-from ..native.team import Job, take
+from ..native.team import Job, ready, take
 from ..native.vector import (
     FOLDED,
     HEIGHT,
@@ -277,6 +277,7 @@ def _work(control: int, arguments: int) -> None:
     i, before = _sequence_of(task, 0, np.int64(0), start, n, per_tile, kv_heads)
     if i == n:
         return
+    ready(control)
     scratch = np.empty(rows * (3 * ROW + 2) + TILE * (dim + -(-dim // WIDTH) * WIDTH), dtype=np.float32)
     while i < n:
         first = np.int64(start[i]) + (task - before) // kv_heads * per_tile

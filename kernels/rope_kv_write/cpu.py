@@ -10,7 +10,7 @@ from numba import carray
 
 from ..native.jit import jit, worker
 from ..native.mathematics import sum_of_squares
-from ..native.team import Job, take
+from ..native.team import Job, ready, take
 from ..native.vector import pointer
 from . import HeadNorm
 
@@ -76,6 +76,8 @@ def _work(control: int, arguments: int) -> None:
     slot = carray(pointer(given[7]), (count,), np.int64)
     width = (heads + 2 * kv_heads) * dim
     first = take(control, TOKENS)
+    if first < count:
+        ready(control)
     while first < count:
         for token in range(first, min(first + TOKENS, count)):
             row, turn = qkv + token * width * 4, angles + position[token] * dim * 4

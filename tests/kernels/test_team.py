@@ -11,7 +11,7 @@ import pytest
 from camshaft.kernels import threads
 from camshaft.kernels.native import vector
 from camshaft.kernels.native.jit import worker
-from camshaft.kernels.native.team import Job, Team, take
+from camshaft.kernels.native.team import Job, Program, Team, ready, record, take
 
 carray: Any = numba.carray  # pyright: ignore[reportPrivateImportUsage]
 pointer: Any = vector.pointer
@@ -28,14 +28,30 @@ def _count(control: int, arguments: int) -> None:
         task = take(control, 1)
 
 
+@worker
+def _prefix(gate: int, arguments: int) -> None:
+    """Cell i of each of n becomes one more than the largest of the source's cells from i on, one task a cell."""
+    given = carray(pointer(arguments), (3,), np.int64)
+    n = given[2]
+    source, cells = carray(pointer(given[0]), (n,), np.int64), carray(pointer(given[1]), (n,), np.int64)
+    task = take(gate, 1)
+    if task < n:
+        ready(gate)
+    while task < n:
+        cells[task] = source[task:].max() + 1
+        task = take(gate, 1)
+
+
+def _counting(cells: np.ndarray) -> Program:
+    return Program([(_count.address, np.array([cells.ctypes.data, len(cells)]).tobytes())])
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_every_task_is_done_once_and_before_run_returns(size: int) -> None:
     team = Team(size)
-    block = np.zeros(2, dtype=np.int64)
     for n in [1, 2, 3, 100, 5000] * 40:
         cells = np.zeros(n, dtype=np.int64)
-        block[:] = cells.ctypes.data, n
-        team.run(_count.address, block.ctypes.data)
+        team.run(_counting(cells))
         assert np.all(cells == 1)
 
 
@@ -45,14 +61,42 @@ def test_helpers_that_fell_asleep_join_again() -> None:
     while not team._asleep and time.monotonic() < deadline:
         threading.Event().wait(0.01)
     assert team._asleep
-    cells, block = np.zeros(20_000, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    block[:] = cells.ctypes.data, len(cells)
-    rounds = 0
+    cells = np.zeros(20_000, dtype=np.int64)
+    program, rounds = _counting(cells), 0
     while team._asleep and time.monotonic() < deadline:
-        team.run(_count.address, block.ctypes.data)
+        team.run(program)
         rounds += 1
     assert not team._asleep
     assert np.all(cells == rounds)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_piece_of_a_program_sees_all_that_the_one_before_did(size: int) -> None:
+    team, cells = Team(size), np.zeros((301, 40), dtype=np.int64)
+    at, row_bytes = cells.ctypes.data, cells.strides[0]
+    pieces = [np.array([at + i * row_bytes, at + (i + 1) * row_bytes, 40]) for i in range(300)]
+    program = Program([(_prefix.address, block.tobytes()) for block in pieces])
+    for _ in range(20):
+        cells[1:] = 0
+        team.run(program)
+        assert np.all(cells == np.arange(301)[:, None])
+
+
+def test_recorded_jobs_run_later_in_order_and_again() -> None:
+    job = Job(_prefix, "qqq")
+    a, b = np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64)
+
+    def there_and_back() -> None:
+        job(a.ctypes.data, b.ctypes.data, 5)
+        job(b.ctypes.data, a.ctypes.data, 5)
+
+    program = record(there_and_back)
+    assert not a.any()
+    for times in range(1, 4):
+        program.run()
+        assert np.all(a == 2 * times)
+    job(a.ctypes.data, b.ctypes.data, 5)  # nothing is recorded any more
+    assert np.all(b == 7)
 
 
 def test_callers_in_several_threads_take_turns() -> None:
