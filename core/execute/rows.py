@@ -10,7 +10,6 @@ from ..model.batch import ForwardBatch
 from ..schedule.plan import StepPlan
 from .accelerator import Accelerator
 from .decode_batch import DecodeBatches
-from .decode_batch import DecodeBatches
 
 
 class RowState:
@@ -33,9 +32,6 @@ class RowState:
         self.tokens = torch.zeros((rows + 1, max_model_len + 1), dtype=torch.int64, device=device)
         blocks = -(-max_model_len // block_size)
         self.tables = torch.zeros((rows + 1, blocks), dtype=torch.int32, device=device)
-        self._decodes = None
-        if accelerator is None and device.type == "cpu":
-            self._decodes = DecodeBatches(self.tokens, self.tables, block_size)
         self._decodes = None
         if accelerator is None and device.type == "cpu":
             self._decodes = DecodeBatches(self.tokens, self.tables, block_size)
@@ -123,10 +119,6 @@ class RowState:
         if not len(drawn):
             return
         chosen = plan.samples
-        if self._decodes is not None:
-            places = (plan.starts + plan.num_tokens)[chosen]
-            self.tokens.numpy()[plan.rows[chosen], places] = drawn.numpy()
-            return
         if self._decodes is not None:
             places = (plan.starts + plan.num_tokens)[chosen]
             self.tokens.numpy()[plan.rows[chosen], places] = drawn.numpy()
