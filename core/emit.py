@@ -62,7 +62,10 @@ class Emitter:
         told = {news.request.handle for news in update.news}
         for row, positions in result.prompt_logprobs.items():
             request = owners.get(row)
-            if request is not None and request.handle not in told:
+            if request is None:
+                continue
+            request.prompt_scored += len(positions)
+            if request.handle not in told:
                 outputs.append(Output(request.handle, [], prompt_logprobs=[_logprob(p) for p in positions]))
 
     def stats(self) -> Stats:

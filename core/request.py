@@ -93,6 +93,7 @@ class Request:
     finished_s: float | None = None
     finish_reason: str | None = None
     error: str | None = None  # for "rejected" and "error"
+    prompt_scored: int = 0  # prompt positions whose log-probabilities were told
     hashes: list[bytes] = field(default_factory=list)  # chained hashes of full blocks, grown lazily
     queued_s: float = 0.0  # when it last entered the waiting queue
 

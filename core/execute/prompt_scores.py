@@ -37,22 +37,22 @@ class PromptChunk:
 
 
 class PromptScores:
-    """Remembers which rows asked, and how far each request has been told."""
+    """Remembers which rows asked and how far each has come; what was told before an eviction stands in NewRow."""
 
     def __init__(self) -> None:
         self._rows: dict[int, NewRow] = {}
-        self._told: dict[str, int] = {}  # positions told, by request: survives an eviction
-        self._reached: dict[str, int] = {}  # the same with the steps in flight
+        self._reached: dict[int, int] = {}  # positions told or being computed, by row
 
     def add(self, new: NewRow) -> None:
         """A row begins."""
-        if new.params.prompt_logprobs is not None and len(new.tokens) == new.prompt_len:
+        if new.params.prompt_logprobs is not None and new.prompt_scored + 1 < new.prompt_len:
             self._rows[new.row] = new
-            self._reached[new.request_id] = self._told.get(new.request_id, 0)
+            self._reached[new.row] = new.prompt_scored
 
     def remove(self, row: int) -> None:
         """A row is free; unknown rows are ignored."""
         self._rows.pop(row, None)
+        self._reached.pop(row, None)
 
     def indices(self, plan: StepPlan) -> np.ndarray:
         """int64 token indices of the step whose logits are needed besides those that are sampled from."""
@@ -81,16 +81,10 @@ class PromptScores:
     def launched(self, chunks: list[PromptChunk]) -> None:
         """The step of these chunks was launched: the next one goes on behind them."""
         for chunk in chunks:
-            self._reached[chunk.new.request_id] = chunk.end
-
-    def told(self, chunks: list[PromptChunk]) -> None:
-        """The chunks came back: nobody is told their positions again, even if they are computed again."""
-        for chunk in chunks:
-            new = chunk.new
-            self._told[new.request_id] = chunk.end
-            # One that was evicted meanwhile comes back, and must not be told again.
-            if chunk.end + 1 >= new.prompt_len and self._rows.get(new.row) is new:
-                del self._told[new.request_id], self._reached[new.request_id], self._rows[new.row]
+            if chunk.end + 1 >= chunk.new.prompt_len:
+                self.remove(chunk.new.row)
+            else:
+                self._reached[chunk.new.row] = chunk.end
 
     def _spans(self, plan: StepPlan) -> Iterator[tuple[NewRow, int, int, int]]:
         """Each asking row's untold part of the step: row, token indices first:last, position of the first."""
@@ -102,7 +96,7 @@ class PromptScores:
             if new is None:
                 continue
             start, count = int(plan.starts[i]), int(plan.num_tokens[i])
-            begin = max(start, self._reached.get(new.request_id, 0))
+            begin = max(start, self._reached[row])
             end = min(start + count, new.prompt_len - 1)  # the last prompt token predicts no prompt token
             if end > begin:
                 first = int(ends[i]) - count + begin - start

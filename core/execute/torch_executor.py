@@ -170,7 +170,6 @@ class TorchExecutor:
             if why is None:
                 raise
         else:
-            self._scores.told(step.chunks)
             return StepResult(
                 step=step.plan.step,
                 rows=step.plan.rows[step.plan.samples],

@@ -118,7 +118,14 @@ class Batch:
         if not self._new:
             return ()
         return tuple(
-            NewRow(row, request.id, request.tokens(), request.prompt_len, request.params)
+            NewRow(
+                row,
+                request.id,
+                request.tokens(),
+                request.prompt_len,
+                request.params,
+                request.prompt_scored,
+            )
             for row in self._new
             for request in (rows.request(row),)
         )

@@ -25,6 +25,7 @@ class NewRow:
     tokens: np.ndarray  # int32 [length]: all tokens known, prompt first
     prompt_len: int
     params: SamplingParams
+    prompt_scored: int = 0  # positions whose prompt log-probabilities were told before an eviction
 
 
 @dataclass(slots=True)  # not frozen: that would cost two microseconds a step

@@ -8,6 +8,8 @@ from pydantic import Field, PrivateAttr
 from ..base import Events, Key, RequestView, StepView
 from ..parts import Order
 
+_FEW = 256  # counters that are never looked through
+
 
 class FairShare(Order):
     """Least served tenant first: a virtual counter of weighted tokens for each (VTC, arXiv 2401.00588).
@@ -31,6 +33,7 @@ class FairShare(Order):
     _counters: dict[str, float] = PrivateAttr(default_factory=dict)
     _present: dict[str, int] = PrivateAttr(default_factory=dict)  # unfinished requests
     _last_to_leave: float = PrivateAttr(default=0.0)
+    _forget_at: int = PrivateAttr(default=_FEW)  # counters held
 
     def key(self, view: RequestView, step: StepView) -> Key:
         return (self._counters.get(view.tenant, 0.0),)
@@ -51,12 +54,12 @@ class FairShare(Order):
                     self._counters[tenant] = self._counters.get(tenant, 0.0) + amount / share
         for view in events.finished:
             self._leave(view.tenant)
+        if len(self._counters) > self._forget_at:
+            self._forget()
 
     def _arrive(self, tenant: str) -> None:
         if not self._present.get(tenant):
-            busy = [self._counters.get(other, 0.0) for other, count in self._present.items() if count]
-            floor = min(busy) if busy else self._last_to_leave
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
+            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._floor())
         self._present[tenant] = self._present.get(tenant, 0) + 1
 
     def _leave(self, tenant: str) -> None:
@@ -66,3 +69,17 @@ class FairShare(Order):
         else:
             self._present.pop(tenant, None)
             self._last_to_leave = self._counters.get(tenant, 0.0)
+
+    def _floor(self) -> float:
+        """What whoever comes back is lifted to; it never falls."""
+        return min((self._counters[tenant] for tenant in self._present), default=self._last_to_leave)
+
+    def _forget(self) -> None:
+        """Drops the counters that a lift would replace: names come from clients and may be without end."""
+        floor = self._floor()
+        self._counters = {
+            tenant: counter
+            for tenant, counter in self._counters.items()
+            if tenant in self._present or counter > floor
+        }
+        self._forget_at = max(_FEW, 2 * len(self._counters))

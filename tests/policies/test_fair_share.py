@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -137,3 +139,31 @@ def test_a_tenant_that_returns_alone_starts_where_the_last_one_left() -> None:
     order.on_events(events(finished=(View("a"),), **work))
     order.on_events(events(arrived=(View("b"),)))
     assert order.counter("b") == order.counter("a") == 100
+
+
+def test_tenants_without_end_are_forgotten_and_nobody_gains_by_it() -> None:
+    """A thousand names come once each beside one that stays; who comes back finds what it had left."""
+
+    class Visitor:
+        def __init__(self, tenant: str) -> None:
+            self.tenant = tenant
+
+    def events(arrived: str = "", ran: dict[str, int] | None = None, finished: str = "") -> Events:
+        names, tokens = tuple(ran or ()), np.array(list((ran or {}).values()), np.int32)
+        codes, none = np.arange(len(names), dtype=np.int32), np.zeros(len(names), np.int32)
+        views: list[Any] = [tuple([Visitor(name)] if name else []) for name in (arrived, finished)]
+        return Events(0.0, names, codes, tokens, none, arrived=views[0], finished=views[1])
+
+    order, kept = FairShare(), FairShare()
+    kept._forget_at = 10**9
+    for each in (order, kept):
+        each.on_events(events("heavy", {"heavy": 10**6}, "heavy"))
+        each.on_events(events("steady"))
+        for number in range(1000):
+            name = f"visitor {number}"
+            each.on_events(events(name, {name: 5, "steady": 10}, name))
+        for name in ("visitor 3", "heavy", "visitor 999"):
+            each.on_events(events(name))
+    for name in ("steady", "visitor 3", "heavy", "visitor 999"):
+        assert order.counter(name) == kept.counter(name)
+    assert len(order._counters) < 300 < len(kept._counters)

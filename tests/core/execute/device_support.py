@@ -95,7 +95,8 @@ class Driver:
 
     def _new(self, request: Running) -> NewRow:
         name = str(id(request))
-        return NewRow(request.row, name, int32(request.known), len(request.prompt), request.params)
+        length, scored = len(request.prompt), len(request.prompt_logprobs)
+        return NewRow(request.row, name, int32(request.known), length, request.params, scored)
 
     def _release(self, request: Running) -> None:
         self.free += request.blocks
