@@ -61,7 +61,7 @@ def take_back(scheduler: Scheduler, now_s: float, limit: int | None, why: str | 
     From now on a step has `limit` tokens at most, and whoever runs beyond so many sequences gives way. With
     `why` the members of the step end with that error instead.
     """
-    flight = scheduler._in_flight.pop()
+    flight = scheduler.in_flight.pop()
     plan, running = flight.plan, scheduler.running
     same = running.rows.seq[plan.rows] == flight.seqs
     begun = np.arange(len(plan.rows)) >= plan.num_decodes
@@ -69,16 +69,16 @@ def take_back(scheduler: Scheduler, now_s: float, limit: int | None, why: str | 
     running.demote(plan.rows[same & begun & plan.samples])
     scheduler.token_limit = limit
     retreat = Retreat()
-    view = scheduler._step_view(now_s)
+    view = scheduler.step_view(now_s)
     if why is not None:
         for row in plan.rows[same].tolist():
             request = running.rows.request(row)
             request.error = why
-            scheduler._finish(request, FINISH_ERROR, now_s)
+            scheduler.departures.finish(request, FINISH_ERROR, now_s)
             retreat.given_up.append(request)
     while limit is not None and len(running) > limit:
-        victim = scheduler._victim(view)
-        scheduler._evict(victim, view)
+        victim = scheduler.departures.victim(view)
+        scheduler.departures.evict(victim, view)
         retreat.evicted.append(victim.seq)
     _record(scheduler, now_s, 1, retreat)
     return retreat
@@ -88,10 +88,10 @@ def start_over(scheduler: Scheduler, now_s: float, limit: int | None, why: str |
     """A launched step came to nothing, so what the device holds is in doubt: every running request gives way
     and is computed again from its tokens, and no block of the cache is reused. Otherwise as `take_back`.
     """
-    steps = len(scheduler._in_flight)
-    members = set(scheduler._in_flight[0].seqs.tolist())
-    scheduler._in_flight.clear()
-    running, view = scheduler.running, scheduler._step_view(now_s)
+    steps = len(scheduler.in_flight)
+    members = set(scheduler.in_flight[0].seqs.tolist())
+    scheduler.in_flight.clear()
+    running, view = scheduler.running, scheduler.step_view(now_s)
     scheduler.token_limit = limit
     retreat = Retreat()
     for row in running.all_rows():
@@ -99,10 +99,10 @@ def start_over(scheduler: Scheduler, now_s: float, limit: int | None, why: str |
         running.rows.computed[row] = 0
         if why is not None and request.seq in members:
             request.error = why
-            scheduler._finish(request, FINISH_ERROR, now_s)
+            scheduler.departures.finish(request, FINISH_ERROR, now_s)
             retreat.given_up.append(request)
         else:
-            scheduler._evict(request, view)
+            scheduler.departures.evict(request, view)
             retreat.evicted.append(request.seq)
     scheduler.kv.prefix.clear()
     _record(scheduler, now_s, steps, retreat)

@@ -8,16 +8,16 @@ fall out of that. The policy advises (through the guard); what must be right is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 
-from ...policies.base import Budget, Key, Policy, StepSample, StepView, Verdict
+from ...policies.base import Budget, Policy, StepSample, StepView, Verdict
 from ..errors import RequestError, Stall
 from ..request import FINISH_ABORT, FINISH_REJECTED, Request, State
 from .accounting import Accounts
 from .batch import Batch, clamp
+from .departures import Departures
 from .guard import Guard
 from .ledger import Blocked, Ledger, StepRecord
 from .outcome import InFlight, Outcome, Update
@@ -28,7 +28,6 @@ from .siblings import Siblings
 from .views import View
 from .waiting import WaitingQueue
 
-MAX_EVICTIONS = 8  # a request evicted so often is spared while another can give way
 MAX_DEFERRALS = 32  # deferred candidates looked past in one step
 
 
@@ -47,14 +46,13 @@ class Scheduler:
         self.siblings = Siblings(self.running)
         self.waiting = WaitingQueue(dynamic=self.guard.dynamic, window=params.window)
         self.accounts = Accounts(enabled=self.guard.accounts)
-        self.preemptions = 0
+        self.departures = Departures(self.guard, self.running, self.waiting, self.siblings, self.accounts)
+        self.in_flight: deque[InFlight] = deque()
         self.step = 0
         self.last: StepSample | None = None
         self.token_limit: int | None = None  # of a step, while the device is short of memory
-        self._views: dict[int, View] = {}
-        self._outcome = Outcome(self.running, self._finish)
+        self._outcome = Outcome(self.running, self.departures.finish)
         self._rejected: list[Request] = []
-        self._in_flight: deque[InFlight] = deque()
         self._next_seq = 0
         self._batch_width = 0  # members of a padded batch since it was last empty
 
@@ -75,30 +73,35 @@ class Scheduler:
         request.seq = self._next_seq
         self._next_seq += 1
         request.queued_s = now_s
-        view = self._views[request.seq] = View(request, self.rows, self.kv)
+        view = self.departures.views[request.seq] = View(request, self.rows, self.kv)
         self.accounts.arrived(view)
         self.ledger.arrived(request)
-        self.waiting.push(request, self._key_of(self._step_view(now_s)))
+        self.waiting.push(request, self.departures.key_of(self.step_view(now_s)))
 
     def abort(self, request: Request, now_s: float) -> None:
         """Ends a request wherever it stands and frees what it holds; does nothing if it has ended."""
         if request.state is not State.FINISHED:
-            self._finish(request, FINISH_ABORT, now_s)
+            self.departures.finish(request, FINISH_ABORT, now_s)
 
     @property
     def oldest_plan(self) -> StepPlan:
         """That of the step in flight whose result comes next."""
-        return self._in_flight[0].plan
+        return self.in_flight[0].plan
 
     def owner(self, row: int) -> Request | None:
         """Whose row it was when the oldest step in flight was planned; None for one that has ended since."""
-        flight = self._in_flight[0]
-        view = self._views.get(int(flight.seqs[flight.plan.rows == row][0]))
+        flight = self.in_flight[0]
+        view = self.departures.views.get(int(flight.seqs[flight.plan.rows == row][0]))
         return None if view is None else view.request
 
     @property
+    def preemptions(self) -> int:
+        """Evictions since start."""
+        return self.departures.preemptions
+
+    @property
     def has_work(self) -> bool:
-        return bool(len(self.running) or len(self.waiting) or self._in_flight)
+        return bool(len(self.running) or len(self.waiting) or self.in_flight)
 
     def take_rejected(self) -> list[Request]:
         """Requests the policy refused since the last call; they have ended."""
@@ -114,7 +117,7 @@ class Scheduler:
         Raises Stall if requests run but none can progress, which a sound state never gives.
         """
         self.guard.begin_step()
-        view = self._step_view(now_s)
+        view = self.step_view(now_s)
         batch = Batch(clamp(self.guard.step_budget(view), self.params, self.token_limit), self.params)
         if batch.budget.decode_first:
             self._schedule_decodes(view, batch)
@@ -124,7 +127,7 @@ class Scheduler:
             self._schedule_decodes(view, batch)
         if not batch.evicted:
             self._admit(view, batch)
-        if batch.empty and not self._in_flight:
+        if batch.empty and not self.in_flight:
             self._unblock(view, batch)
         if batch.empty:
             return None
@@ -132,7 +135,7 @@ class Scheduler:
 
     def update(self, result: StepResult, now_s: float) -> Update:
         """Takes a step's tokens in: appends them, ends who has ended, offers finished blocks for reuse."""
-        flight = self._in_flight.popleft()
+        flight = self.in_flight.popleft()
         plan = flight.plan
         self.last = StepSample(
             flight.total_tokens - plan.num_decodes,
@@ -152,7 +155,7 @@ class Scheduler:
         """One token for each row that needs one; whoever lacks a block gets it from a victim."""
         decodes = self.running.decodes
         rows = decodes.rows
-        if self._in_flight:  # a row whose last token is being drawn needs no further step
+        if self.in_flight:  # a row whose last token is being drawn needs no further step
             ending = decodes.starts + 1 >= self.rows.limit[rows]
             rows = rows[~ending] if ending.any() else rows
         if batch.tokens_left < len(rows):
@@ -190,7 +193,7 @@ class Scheduler:
             return
         deferred = 0
         overdue_s = step.now_s - self.params.max_wait_s
-        with closing(self.waiting.candidates(self._key_of(step), overdue_s)) as candidates:
+        with closing(self.waiting.candidates(self.departures.key_of(step), overdue_s)) as candidates:
             for request in candidates:
                 verdict = self._verdict(request, step, batch)
                 if verdict is Verdict.REJECT:
@@ -212,10 +215,10 @@ class Scheduler:
         if self.siblings.must_wait(request):
             batch.block(Blocked.SIBLING, request.seq)
             return Verdict.DEFER
-        admission = self.guard.admit(self._views[request.seq], step)
+        admission = self.guard.admit(self.departures.views[request.seq], step)
         if admission.verdict is Verdict.REJECT:
             request.error = admission.reason or f"refused by the policy {self.guard.name}"
-            self._finish(request, FINISH_REJECTED, step.now_s)
+            self.departures.finish(request, FINISH_REJECTED, step.now_s)
             self._rejected.append(request)
         elif admission.verdict is Verdict.DEFER:
             if step.now_s - request.queued_s > self.params.max_wait_s:
@@ -276,7 +279,7 @@ class Scheduler:
             copies=changes.copies,
             padding=self._padding(step, batch.budget, num_tokens),
         )
-        self._in_flight.append(
+        self.in_flight.append(
             InFlight(plan, seqs, sampled, reached, columns.turnover, context_tokens, total_tokens)
         )
         if not batch.decodes_only:
@@ -312,7 +315,7 @@ class Scheduler:
         budget = clamp(Budget(self.params.max_num_batched_tokens), self.params, self.token_limit)
         if len(self.waiting) and not len(self.running):
             batch.reset(budget)
-            self._admit(self._step_view(step.now_s), batch)
+            self._admit(self.step_view(step.now_s), batch)
         while batch.empty and len(self.running):
             batch.reset(budget)
             self._schedule_decodes(step, batch)
@@ -332,44 +335,15 @@ class Scheduler:
 
     def _evict_one(self, step: StepView, batch: Batch) -> None:
         """The policy's victim gives its blocks back and waits again."""
-        victim = self._victim(step)
+        victim = self.departures.victim(step)
         batch.drop(victim.row)
         batch.evicted.append(victim.seq)
-        self._evict(victim, step)
-
-    def _victim(self, step: StepView) -> Request:
-        running = [self.rows.request(row) for row in self.running.all_rows()]
-        spared = [request for request in running if request.preemptions < MAX_EVICTIONS]
-        candidates = spared or running
-        return min(
-            candidates,
-            key=lambda request: (self.guard.victim_key(self._views[request.seq], step), -request.seq),
-        )
-
-    def _evict(self, victim: Request, step: StepView) -> None:
-        """Takes row and blocks from a running request; it keeps its place in arrival order."""
-        self.running.leave(victim)
-        victim.to(State.EVICTED)
-        victim.preemptions += 1
-        victim.queued_s = step.now_s
-        self.preemptions += 1
-        self.accounts.preempted(self._views[victim.seq])
-        self.waiting.push(victim, self._key_of(step))
-
-    def _finish(self, request: Request, reason: str, now_s: float) -> None:
-        if request.state is State.RUNNING:
-            self.running.leave(request)
-        else:
-            self.waiting.remove(request)
-        request.to(State.FINISHED)
-        request.finish_reason = reason
-        request.finished_s = now_s
-        self.accounts.finished(self._views.pop(request.seq))
-        self.siblings.remove(request)
+        self.departures.evict(victim, step)
 
     # --- small questions
 
-    def _step_view(self, now_s: float) -> StepView:
+    def step_view(self, now_s: float) -> StepView:
+        """What policies see of this moment."""
         decodes = self.running.decodes
         oldest = self.waiting.oldest()
         params = self.params
@@ -389,12 +363,9 @@ class Scheduler:
             self.last,
         )
 
-    def _key_of(self, step: StepView) -> Callable[[Request], Key]:
-        return lambda request: self.guard.order_key(self._views[request.seq], step)
-
     def _first_in_order(self, rows: np.ndarray, step: StepView, count: int) -> np.ndarray:
         """The `count` rows the policy puts first."""
-        key_of = self._key_of(step)
+        key_of = self.departures.key_of(step)
         ordered = sorted(rows.tolist(), key=lambda row: (key_of(self.rows.request(row)), self.rows.seq[row]))
         return np.array(ordered[:count], dtype=np.intp)
 
