@@ -156,6 +156,34 @@ def test_the_next_larger_size_runs_and_the_rest_says_why_not(
     assert replays == (expected if figure == "graph_steps" else [0, 0, 0])
 
 
+class Hasty(FakeAccelerator):
+    """Gives the same staging memory out again while copies from it are under way."""
+
+    memory = torch.zeros(4096, dtype=torch.int32)
+
+    def staging(self, count: int) -> torch.Tensor:
+        return self.memory[:count]
+
+
+@pytest.mark.parametrize("sizes", [(), SIZES])
+def test_memory_under_a_copy_is_left_alone(model: Model, sizes: tuple[int, ...]) -> None:
+    """With two steps on their way, as in the overlapped loop; and the stand-in for a device would tell."""
+    driver = Driver(model, 0, FakeAccelerator(), sizes=sizes)
+    start_rows(driver, 3)
+    launched = [driver.executor.launch(decode_plan(3, start=start)) for start in (3, 4)]
+    assert [len(driver.executor.collect(step).tokens) for step in launched] == [3, 3]
+    with pytest.raises(AssertionError, match="changed under a copy"):
+        Driver(model, 0, Hasty(), sizes=sizes)
+
+
+def test_results_are_read_when_they_have_come(model: Model) -> None:
+    driver = Driver(model, 0, FakeAccelerator(), sizes=SIZES)
+    start_rows(driver, 3)
+    running = driver.executor.launch(decode_plan(3))
+    assert (running.step.drawn < 0).all()
+    assert (driver.executor.collect(running).tokens > 0).all()
+
+
 def test_without_graphs_every_step_says_so(model: Model) -> None:
     driver = Driver(model, 0, FakeAccelerator())
     assert start_rows(driver, 2).extra == {"eager_steps.off": 1}

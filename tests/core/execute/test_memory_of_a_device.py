@@ -153,6 +153,55 @@ def test_what_does_not_fit_when_measured_is_refused(model: Model) -> None:
     assert "More lines" not in str(caught.value)
 
 
+class CaptureFails(FakeAccelerator):
+    """The end of a capture complains as torch's does, and hides the error that ended it."""
+
+    def capture(self, run: Any, pool: object) -> Any:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 MiB.\nMore lines")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_graphs_that_do_not_fit_are_refused_with_the_reason(model: Model) -> None:
+    limits = Limits(
+        num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64, max_num_batched_tokens=64, capture_sizes=(1, 2)
+    )  # fmt: skip
+    with pytest.raises(
+        CapacityError, match=r"9 KV blocks, a step and 2 graphs: .*90\.00 MiB\. Lower gpu_mem"
+    ):
+        TorchExecutor.of(model, limits, CaptureFails()).open()
+
+
+def test_a_cache_that_does_not_fit_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr("camshaft.core.execute.device_open.allocate_cache", full)
+    limits = Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64)
+    with pytest.raises(CapacityError, match=r"no room for 9 KV blocks.*3\.00 GiB"):
+        TorchExecutor.of(model, limits, FakeAccelerator()).open()
+
+
+def test_buffers_that_a_model_keeps_count_once(model: Model) -> None:
+    """They are within the peak, and still there when what else the device holds is read."""
+    accelerator = FakeAccelerator()
+    accelerator.held = 4 * MIB  # 1 of weights, 3 of code and rows
+
+    class Keeps(Hungry):
+        def forward(self, batch: ForwardBatch, cache: Any) -> torch.Tensor:
+            if not self.batches:
+                accelerator.held += 20 * MIB
+                accelerator.peak = accelerator.held + 5 * MIB
+            return super().forward(batch, cache)
+
+    config = CONFIG.model_copy(update={"enforce_eager": True})
+    given = loaded(Keeps(model, accelerator), config, 900 * MIB, 1 * MIB)
+    memory = TorchExecutor.of(given, accelerator=accelerator).open().memory
+    assert memory["activation peak"] == -25 * MIB
+    assert memory["context"] == -3 * MIB
+
+
 def test_sizes_that_are_captured() -> None:
     assert capture_sizes(6) == (1, 2, 3, 4, 5, 6)
     assert capture_sizes(30) == (*range(1, 9), 16, 24, 30)
