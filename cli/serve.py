@@ -82,8 +82,10 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
     try:
         return run_server(parts_of(resolved, folder))
     except ConfigError as error:
-        knob = loaded.entries.get(str(error).partition(" ")[0])
-        raise ConfigError(f"{knob.place}: {error}" if knob else str(error)) from error
+        entry = loaded.entries.get(error.knob or "")
+        if entry is None:
+            raise
+        raise ConfigError(f"{entry.place}: {error}") from error
 
 
 def _check_flags(loaded: LoadedConfig) -> None:

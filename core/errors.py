@@ -23,7 +23,11 @@ class CamshaftError(Exception):
 
 
 class ConfigError(CamshaftError):
-    """A configuration file, key or value is wrong."""
+    """A configuration file, key or value is wrong; `knob` is the key where the message does not say its place."""
+
+    def __init__(self, message: str, knob: str | None = None) -> None:
+        super().__init__(message)
+        self.knob = knob
 
 
 class ModelError(CamshaftError):

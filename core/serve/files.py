@@ -19,13 +19,14 @@ def check_certificate(config: ServeConfig) -> None:
     if config.ssl_certfile is None and config.ssl_keyfile is None:
         return
     if config.ssl_certfile is None:
-        raise ConfigError("ssl_keyfile needs ssl_certfile")
+        raise ConfigError("ssl_keyfile needs ssl_certfile", "ssl_keyfile")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password="")  # never asks a terminal
     except OSError as error:  # also what OpenSSL refuses
         files = " and ".join(filter(None, (config.ssl_certfile, config.ssl_keyfile)))
-        raise ConfigError(f"ssl_certfile {files}: not usable for HTTPS: {error.strerror or error}") from error
+        why = f"ssl_certfile {files}: not usable for HTTPS: {error.strerror or error}"
+        raise ConfigError(why, "ssl_certfile") from error
 
 
 def check_recording(config: ServeConfig) -> None:
@@ -34,7 +35,8 @@ def check_recording(config: ServeConfig) -> None:
         return
     file = Path(config.record)
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ConfigError(f"record {config.record}: cannot be written; name a file in a folder that can")
+        why = f"record {config.record}: cannot be written; name a file in a folder that can"
+        raise ConfigError(why, "record")
 
 
 def read_chat_template(given: str | None) -> str | None:
@@ -46,9 +48,8 @@ def read_chat_template(given: str | None) -> str | None:
     try:
         return Path(given).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"chat_template {given!r}: neither a readable file nor a template: {error}"
-        ) from error
+        why = f"chat_template {given!r}: neither a readable file nor a template: {error}"
+        raise ConfigError(why, "chat_template") from error
 
 
 def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
@@ -70,7 +71,7 @@ def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str,
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}", "generation_config") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{file}: a JSON object is needed")
+        raise ConfigError(f"{file}: a JSON object is needed", "generation_config")
     return found

@@ -293,7 +293,8 @@ def bind(config: ServeConfig) -> socket.socket:
         where = config.uds or f"{config.host}:{config.port}"
         taken = error.errno == errno.EADDRINUSE
         hint = "; stop what listens there, or give another one (--port 0 is any free one)" if taken else ""
-        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}{hint}") from error
+        why = f"cannot listen on {where}: {error.strerror or error}{hint}"
+        raise ConfigError(why, "uds" if config.uds else "port" if taken else "host") from error
 
 
 def _address(config: ServeConfig, listener: socket.socket) -> str:

@@ -48,6 +48,11 @@ def test_nothing_to_serve_names_the_demo() -> None:
             "model: {here}\nrecord: ./none/x.jsonl\n",
             "serve.yaml:2:1: record ./none/x.jsonl: cannot be written",
         ),
+        (
+            "model: {here}\ngeneration_config: ./none\n",
+            "serve.yaml:2:1: none/generation_config.json: cannot be read",
+        ),
+        ("model: {here}\nport: 0\nhost: 203.0.113.1\n", "serve.yaml:3:1: cannot listen on 203.0.113.1"),
     ],
 )
 def test_a_wrong_file_is_exit_code_2(tiny_llama: Path, tmp_path: Path, text: str, says: str) -> None:
