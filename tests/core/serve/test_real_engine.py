@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_support import Running, events, running
+from serve_support import Running, events, eventually, running
+from sizes import sizes_of
 
 from camshaft.cli.explain import story
 from camshaft.core.build import settle
@@ -187,3 +191,51 @@ def test_one_request_id_twice_at_once(real: Running) -> None:
         assert body["id"] == "cmpl-same"
         assert {choice["text"] for choice in body["choices"]} == {ask(real, prompt)["choices"][0]["text"]}
     assert len(real.get("/debug/explain/same").json()["sequences"]) == 2
+
+
+def test_the_frontend_holds_nothing_of_200_requests_many_of_which_left(real: Running) -> None:
+    remembered = ("client._ids", "metrics.http", "stats.")  # names for `explain`, counts, the last figures
+
+    def held() -> dict[str, int]:
+        eventually(lambda: real.get("/load").json() == {"server_load": 0})
+        found = sizes_of(real.server._service, "service")
+        return {path: size for path, size in found.items() if not any(name in path for name in remembered)}
+
+    def one(number: int) -> None:
+        rng = random.Random(number)
+        body: dict[str, Any] = {
+            "max_tokens": rng.randint(1, 60),
+            "ignore_eos": True,
+            "stream": rng.random() < 0.6,
+        }
+        if rng.random() < 0.5:
+            path = PATH
+            body |= {
+                "prompt": rng.choice(PROMPTS),
+                "n": rng.choice([1, 1, 3]),
+                "logprobs": rng.choice([None, 2]),
+            }
+        else:
+            path = "/v1/chat/completions"
+            body |= {
+                "messages": [{"role": "user", "content": rng.choice(PROMPTS)}],
+                "stop": rng.choice([None, "e"]),
+            }
+        if rng.random() < 0.2:
+            body["model"] = f"none {number}"
+        sent = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(sent)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", int(real.url.rpartition(":")[2]))) as line:
+            line.sendall(head.encode() + sent)
+            stay = rng.random() < 0.5
+            while line.recv(65536) and stay:
+                pass
+
+    one(0)
+    before, blocks = held(), settled(real)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(200)))
+    after = held()
+    assert {path: (before.get(path), size) for path, size in after.items() if before.get(path) != size} == {}
+    assert len(before) > 20
+    assert settled(real) == blocks
