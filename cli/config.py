@@ -63,6 +63,7 @@ def show(
 def _named(gpu: str) -> Hardware:
     """A GPU by the name people give it. Raises ConfigError naming the nearest ones."""
     from ..core.config import Hardware
+    from ..core.memory import GIB
     from ..diagnostics.compat.facts.devices import find_device
 
     device = find_device(gpu)
@@ -70,7 +71,7 @@ def _named(gpu: str) -> Hardware:
     return Hardware(
         kind="cuda",
         name=device.name,
-        memory_bytes=int(device.memory_gib * (1 << 30)),
+        memory_bytes=int(device.memory_gib * GIB),
         compute_capability=(whole, round((device.compute_capability - whole) * 10)),
     )
 

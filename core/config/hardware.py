@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..memory import GIB
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
@@ -22,7 +24,7 @@ class Hardware:
 
     def describe(self) -> str:
         """For messages: `NVIDIA H100 80GB HBM3, 79.2 GiB` or `a CPU with 2 cores, 15.6 GiB`."""
-        gib = f"{self.memory_bytes / (1 << 30):.1f} GiB"
+        gib = f"{self.memory_bytes / GIB:.1f} GiB"
         if self.kind == "cpu":
             return f"a CPU with {self.count} core{'s' if self.count > 1 else ''}, {gib}"
         return f"{self.name}, {gib}" + (f" x {self.count}" if self.count > 1 else "")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...core.memory import GIB
 from ...core.shape import ModelShape
 from .hardware import Hardware
 from .machine import Machine
@@ -52,7 +53,7 @@ def machine_sheet(
         "aliases": [],
         "source": "measured on this machine by `engine calibrate`",
         "device_type": "cpu",
-        "memory_gib": round(memory_bytes / 2**30, 2),
+        "memory_gib": round(memory_bytes / GIB, 2),
         "memory_bandwidth_gb_s": round(machine.bandwidth / 1e9, 2),
         "compute_tflops": {dtype: round(machine.flops / 1e12, 4)},
         "l2_mib": 0,

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from ...core.errors import EvidenceError
+from ...core.memory import GIB
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets" / "hardware"
 
@@ -145,7 +146,7 @@ class Hardware(Sheet):
 
     @property
     def memory_bytes(self) -> int:
-        return int(self.memory_gib * 2**30)
+        return int(self.memory_gib * GIB)
 
     def peak_flops(self, dtype: str) -> float:
         """FLOP/s of the matrix units in a type; of 16-bit floats where the type is not listed."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.errors import CapacityError
 from ...core.execute.base import Capacity, Executor
-from .neighbours import Neighbours
+from .neighbours import QUIET_SHARE, Neighbours
 from .probe import Point, Probe, Progress
 
 SHORT = 16  # a context whose attention does not count
@@ -28,9 +28,7 @@ FILL_CHUNK = 256
 REPEATS = 3  # of a short step, in a row, in each round
 SHORT_STEP = 32  # tokens
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
-# Of all cores; what was timed while others took more counts only where there is nothing else.
-QUIET_SHARE = 0.15
-WINDOW_S = 0.5  # over which that share is taken
+WINDOW_S = 0.5  # over which the neighbours' share is taken
 ENOUGH = 2  # undisturbed timings of each kind of step; for them, a calibration takes up to twice its time
 
 

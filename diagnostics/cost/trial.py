@@ -17,13 +17,12 @@ from ...core.schedule.plan import StepPlan, StepResult
 from ...core.workload import Workload, load_workload
 from ...policies.registry import PolicyFile
 from ..bench.offline import drive
-from .neighbours import Neighbours
+from .neighbours import QUIET_SHARE, Neighbours
 from .step import StepCost
 
 REQUESTS, AT_ONCE = 16, 8
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 64  # at most
 TRIES = 3
-QUIET_SHARE = 0.1  # of all cores that others may take
 QUANTILES = 50  # of the scatter of a step
 WINDOWS = 6  # of consecutive steps
 FEWEST = 3  # steps of a kind in each

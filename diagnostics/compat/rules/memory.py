@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ....core import memory
 from ....core.errors import CamshaftError
+from ....core.graph_sizes import vllm_capture_sizes
+from ....core.memory import GIB
+from ....core.shape import shape_from_config
 from ..facts.unknown import Unknown, unknown
-
-GIB = 2**30
 
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SETTINGS = (*_FEW, "max_num_batched_tokens", "max_num_seqs")
@@ -80,10 +82,6 @@ def _from_facts(values: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str
 def _from_config(
     version: str, values: Mapping[str, Any], options: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from ....core import memory
-    from ....core.graph_sizes import vllm_capture_sizes
-    from ....core.shape import shape_from_config
-
     shape = shape_from_config(model)
     eager = options["enforce_eager"] is True
     sizes = options["cudagraph_capture_sizes"]
