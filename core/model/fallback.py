@@ -20,6 +20,8 @@ from ...kernels.paged_attention import Sequences, paged_attention
 from ..errors import ModelError
 from ..shape import ModelShape
 from .batch import ForwardBatch, PagedCache
+from .finite import all_finite, may_be_damaged, require_finite, total
+from .loading import open_weights
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -59,6 +61,7 @@ class FallbackModel:
         self.shape = shape or fallback_shape(folder)
         self.device, self.dtype = device, dtype
         self._model = _load(folder, dtype).to(device)  # pyright: ignore[reportArgumentType]
+        _require_finite(self._model, folder)
         self._step = _prepare(self._model)
         self._keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         self._check()
@@ -229,6 +232,21 @@ def _load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         )
     _require_interface(model)
     return model.eval()
+
+
+def _require_finite(model: PreTrainedModel, folder: Path) -> None:
+    """Raises ModelError naming file and tensor where a weight is no number."""
+    sums = {name: total(weight) for name, weight in model.named_parameters() if may_be_damaged(weight)}
+    if all_finite(sums.values()):
+        return
+    source = open_weights(folder)
+    for name in source.names():  # transformers may have joined or renamed them
+        require_finite(source, name)
+    for name, weight in model.named_parameters():
+        if name in sums and not bool(weight.isfinite().all()):
+            raise ModelError(
+                f"{folder}: parameter {name!r} leaves the range of {weight.dtype}; set another dtype"
+            )
 
 
 def _require_interface(model: PreTrainedModel) -> None:

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
 from .base import Model
+from .finite import all_finite, may_be_damaged, require_finite, total
 from .fp8 import obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
 from .loading.files import read_json
@@ -91,23 +92,17 @@ class _Watched:
     def get(self, name: str) -> torch.Tensor:
         self.last_file = self._source.file_of(name)
         tensor = self._source.get(name).to(self._device)
-        if tensor.is_floating_point() and tensor.dtype.itemsize > 1:
-            self._sums[name] = tensor.sum(dtype=torch.float32)
+        if may_be_damaged(tensor):
+            self._sums[name] = total(tensor)
         return tensor
 
     def require_finite(self) -> None:
         """Raises ModelError naming the first tensor given so far that holds NaN or infinity."""
-        if not self._sums or bool(torch.stack(list(self._sums.values())).isfinite().all()):
+        if all_finite(self._sums.values()):
             return
-        for name, total in self._sums.items():
-            if not bool(total.isfinite()):
-                wrong = ~self._source.get(name).isfinite()  # finite numbers may have an infinite sum
-                if bool(wrong.any()):
-                    first = tuple(int(index) for index in wrong.nonzero()[0])
-                    raise ModelError(
-                        f"{self._source.file_of(name)}: tensor {name!r} holds NaN or infinity at {first} "
-                        f"and {int(wrong.sum()) - 1} more places; the file is damaged, fetch the model again"
-                    )
+        for name, value in self._sums.items():
+            if not bool(value.isfinite()):
+                require_finite(self._source, name)
 
 
 def _is_ours(raw: dict, folder: Path) -> bool:

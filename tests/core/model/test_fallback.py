@@ -1,5 +1,6 @@
 """Architectures without a definition of ours give transformers' own greedy tokens through the paged cache."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,33 @@ def test_missing_and_damaged_weights_are_named(make_tiny_model, tmp_path: Path) 
     (tmp_path / "config.json").write_text('{"model_type": "nothing-known"}')
     with pytest.raises(ModelError, match="cannot read its configuration"):
         FallbackModel(tmp_path, CPU, torch.float32)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gpt2", "transformer.wpe.weight"), ("mixtral", None)])
+def test_a_number_that_is_none_names_file_and_tensor(
+    make_tiny_model: Any, tmp_path: Path, kind: str, name: str | None
+) -> None:
+    """Also one that no trial step meets, and one among tensors that transformers joins."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(make_tiny_model(kind, **KINDS[kind]), folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = name or next(each for each in tensors if "experts" in each)
+    tensors[name].view(-1)[-1] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"model\.safetensors: tensor '{name}' holds NaN or infinity at"):
+        FallbackModel(folder, CPU, torch.float32)
+
+
+def test_weights_beyond_the_range_of_a_type_are_refused(make_tiny_model: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(make_tiny_model("gpt2"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.wpe.weight"].view(-1)[-1] = 1e6
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    FallbackModel(folder, CPU, torch.float32)
+    with pytest.raises(ModelError, match=r"wpe\.weight.* leaves the range of torch\.float16"):
+        FallbackModel(folder, CPU, torch.float16)
