@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
+from camshaft.core.execute.device_steps import DeviceStep
 from camshaft.core.execute.graphs import DecodeGraphs
 from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.rows import RowState
@@ -180,6 +181,7 @@ def test_results_are_read_when_they_have_come(model: Model) -> None:
     driver = Driver(model, 0, FakeAccelerator(), sizes=SIZES)
     start_rows(driver, 3)
     running = driver.executor.launch(decode_plan(3))
+    assert isinstance(running.step, DeviceStep)
     assert (running.step.drawn < 0).all()
     assert (driver.executor.collect(running).tokens > 0).all()
 
