@@ -66,10 +66,14 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def capture(self, after_each: Callable[[], object] = lambda: None) -> None:
-        """Captures every size, largest first: what it leaves in the pool is enough for those that follow."""
+        """Captures every size, largest first: what it leaves in the pool is enough for those that follow.
+
+        Each is replayed once, of padding alone: a graph takes memory, and its time, when it is first started.
+        """
         pool = self._accelerator.new_pool()
         for size in reversed(self.sizes):
             self._graphs[size] = self._accelerator.capture(partial(self._step, size), pool)
+            self._graphs[size].replay()
             after_each()
         self._accelerator.synchronize()
 
