@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 
 import torch
@@ -79,12 +80,33 @@ def check_tables(
         )
 
 
-def check_slots(op: str, slots: torch.Tensor, num_slots: int) -> None:
-    """Every slot is -1 or one of the cache's. Waits for the device."""
-    wrong = torch.nonzero((slots < -1) | (slots >= num_slots))
+def check_range(op: str, name: str, tensor: torch.Tensor, low: int, end: int) -> None:
+    """Every number is one of low..end - 1. Waits for the device."""
+    wrong = torch.nonzero((tensor < low) | (tensor >= end))
     if len(wrong):
-        i = int(wrong[0])
-        raise KernelInputError(op, "slots", f"[{i}] is {int(slots[i])}; the cache has {num_slots} slots")
+        at = wrong[0].tolist()
+        value = int(tensor[tuple(at)])
+        raise KernelInputError(op, name, f"{at} is {value}, must be {low} or more and below {end}")
+
+
+def check_size(op: str, name: str, tensor: torch.Tensor, size: tuple[int, ...]) -> None:
+    """Exactly this size."""
+    if tuple(tensor.shape) != size:
+        raise KernelInputError(op, name, f"is {tuple(tensor.shape)}, must be {size}")
+
+
+@functools.cache
+def num_sms(device: torch.device) -> int:
+    """SMs of the device; a small number stands for the interpreter, whose programs run one by one."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability; Hopper's for the interpreter."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 def warps_of(width: int) -> int:

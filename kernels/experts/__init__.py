@@ -7,6 +7,9 @@ from typing import Protocol
 import torch
 
 from ..dispatch import Dispatch
+from .grouping import sort_by_expert, tile_of
+
+__all__ = ["Experts", "make_experts", "route", "sort_by_expert", "tile_of"]
 
 _best = Dispatch(__name__, "make_experts")
 
@@ -46,31 +49,3 @@ def make_experts(gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list
     if sizes != {(inner, hidden)} or not len(gates) == len(ups) == len(downs):
         raise ValueError(f"experts: weights of sizes {sorted(sizes)} do not fit each other")
     return _best(gates[0])(gates, ups, downs)
-
-
-def tile_of(num_places: int, num_experts: int) -> int:
-    """Places of one tile: 64 fill Hopper's warpgroup instructions; a decode batch spreads thin, and weights bound it."""
-    return 64 if num_places >= 32 * num_experts else 16
-
-
-def sort_by_expert(ids: torch.Tensor, num_experts: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(places int32 [tiles * tile], tile_experts int32 [tiles]): flat indices into ids [T, k], grouped by expert.
-
-    Each group starts on a tile. Places past a group hold T * k, tiles past the last hold -1. The number of
-    tiles is T * k / tile + experts at most, whatever the ids are, so no value has to come back.
-    """
-    flat = ids.reshape(-1)
-    total = len(flat)
-    tiles = min(-(-total // tile) + num_experts, total)
-    counts = torch.zeros(num_experts, dtype=torch.int64, device=ids.device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat))
-    padded = (counts + tile - 1) // tile * tile
-    ends = padded.cumsum(0)
-    order = torch.argsort(flat, stable=True)
-    expert = flat[order]
-    rank = torch.arange(total, device=ids.device) - (counts.cumsum(0) - counts)[expert]
-    places = torch.full((tiles * tile,), total, dtype=torch.int32, device=ids.device)
-    places[(ends - padded)[expert] + rank] = order.to(torch.int32)
-    firsts = torch.arange(tiles, device=ids.device) * tile
-    owner = torch.searchsorted(ends, firsts, right=True)
-    return places, torch.where(owner < num_experts, owner, -1).to(torch.int32)

@@ -1,8 +1,9 @@
 """Linear layers with weights in FP8 (e4m3) and inputs quantised as they come.
 
-Weight scales are one number, one an output channel, or one a block of 128 x 128. The first two go to
-torch's scaled product on a GPU, which is cuBLASLt's and hard to beat; blocks go to a kernel of our own,
-as no scaled product of torch takes them below CUDA 12.9. On a CPU the same arithmetic runs in float32.
+Weight scales are one number, one an output channel, or one a block of 128 x 128. On a GPU torch's scaled product
+(cuBLASLt or CUTLASS) takes the first two, and a kernel of our own (`fp8_product`) the last, as no scaled product of
+torch takes them below CUDA 12.9. A decode step's few rows may go either way: what is faster is measured once a
+shape (`fastest`). On a CPU the same arithmetic runs in float32.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from ..dispatch import Dispatch
 from ..quantize_rows import FP8, quantize_rows
 from ..silu_mul import silu_mul
 from . import InputNorm, check_sizes
+from .fastest import Fastest
+from .fp8_product import BLOCK
 
-BLOCK = 128
+FEW_ROWS = 128  # up to which weights bound the time, and splitting their depth pays
 
-_block_product = Dispatch(f"{__package__}.fp8_block", "block_product")
+_own_product = Dispatch(f"{__package__}.fp8_product", "fp8_product")
+_fastest = Fastest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,10 @@ class Fp8Linear:
         self.weight_bytes = weight.values.numel() + weight.scales.numel() * 4
         self._weight, self._bias, self._norm = weight, bias, norm
         self._input_scale = None if weight.is_blocked else input_scale
+        # Made here, as a captured graph must not: one scale a channel.
+        self._columns = (
+            weight.scales if weight.is_blocked else weight.scales.expand(self.out_features).contiguous()
+        )
 
     def __call__(
         self,
@@ -118,10 +126,12 @@ class Fp8Linear:
             static_scale=self._input_scale,
             added=added,
         )
-        product = self._product(values, scales, x.dtype)
+        direct = out is not None and not accumulate and out.dtype == x.dtype
+        product = out if direct else torch.empty((len(x), self.out_features), dtype=x.dtype, device=x.device)
+        self._multiply(values, scales, product)
         if self._bias is not None:
             product += self._bias
-        if out is None:
+        if out is None or direct:
             return product
         return out.add_(product) if accumulate else out.copy_(product)
 
@@ -133,20 +143,34 @@ class Fp8Linear:
             return picked * scales[indices // BLOCK].repeat_interleave(BLOCK, 1)
         return picked * scales.expand(self.out_features)[indices][:, None]
 
-    def _product(self, values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        weight = self._weight
-        if weight.is_blocked:
-            out = torch.empty((len(values), self.out_features), dtype=dtype, device=values.device)
-            _block_product(values)(values, scales, weight.values, weight.scales, out)
-            return out
-        if values.is_cuda and dtype == torch.bfloat16 and not (self.out_features | self.in_features) % 16:
-            columns = weight.scales.expand(self.out_features).view(1, -1)
-            return torch._scaled_mm(
-                values, weight.values.t(), scales, columns.contiguous(), out_dtype=dtype, use_fast_accum=True
-            )
-        return (
-            torch.nn.functional.linear(values.float(), weight.values.float()) * scales * weight.scales
-        ).to(dtype)
+    def _multiply(self, values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
+        weight, rows = self._weight.values, len(values)
+        if self._weight.is_blocked:
+            _own_product(values)(values, scales, weight, self._columns, out)
+            return
+        ways = [self._by_torch] if out.dtype == torch.bfloat16 and not sum(weight.shape) % 16 else []
+        if not self.in_features % BLOCK and (rows <= FEW_ROWS or not ways):
+            ways.append(self._by_own)
+        if not values.is_cuda or not ways:
+            out.copy_(torch.nn.functional.linear(values.float(), weight.float()) * scales * self._columns)
+        else:
+            key = (weight.device, weight.shape, max(16, 1 << (rows - 1).bit_length()))
+            _fastest(key, ways, values, scales, out)(values, scales, out)
+
+    def _by_own(self, values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
+        _own_product(values)(values, scales, self._weight.values, self._columns, out)
+
+    def _by_torch(self, values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
+        whole = self._input_scale is not None and self._weight.scales.numel() == 1
+        torch._scaled_mm(
+            values,
+            self._weight.values.t(),
+            self._input_scale if whole else scales,
+            self._weight.scales if whole else self._columns.view(1, -1),
+            out_dtype=out.dtype,
+            use_fast_accum=True,
+            out=out,
+        )
 
 
 class Fp8GatedLinear:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 
@@ -40,7 +38,7 @@ def paged_attention(
     if n > sequences.num_decodes:
         longest = sequences.max_query_len * group
         rows, tile, edge, warps, stages = prefill_plan(
-            _capability(q.device), longest, dim, has_window=window is not None
+            checks.capability(q.device), longest, dim, has_window=window is not None
         )
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
@@ -66,7 +64,7 @@ def _decode(
     group = q.shape[1] // (head_dim * num_kv_heads)
     heads, count = num_kv_heads * group, sequences.num_decodes
     dim = triton.next_power_of_2(head_dim)
-    slots = triton.cdiv(decode.PROGRAMS_PER_SM * _num_sms(q.device), num_kv_heads)
+    slots = triton.cdiv(decode.PROGRAMS_PER_SM * checks.num_sms(q.device), num_kv_heads)
     partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
     contexts, tables = sequences.context_lens, sequences.block_tables
     tile = decode.tile_keys(dim)
@@ -118,19 +116,6 @@ def prefill_plan(
     if few:
         return 64, 64, 64, 4, 5
     return (128, 128, 64, 8, 5) if capability < (10, 0) and not has_window else (128, 64, 64, 8, 7)
-
-
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-
-
-@functools.cache
-def _num_sms(device: torch.device) -> int:
-    """SMs of the device; a small one stands for the interpreter, whose programs run one by one."""
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 _kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -7,7 +7,8 @@ from triton import next_power_of_2
 from ..checks import warps_of
 from ..experts import triton as experts
 from ..experts.fp8_grouped import triton as fp8_grouped
-from ..linear.fp8_block import triton as fp8_block
+from ..experts.grouping import triton as grouping
+from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode, prefill
 from ..paged_attention.triton import prefill_plan
 from ..prepare_batch import triton as prepare_batch
@@ -152,6 +153,7 @@ def _fp8() -> list[Build]:
         "w_scales": "*fp32",
         "out": "*bf16",
     }
+    product |= {"partial": "*fp32", "arrived": "*i32"}
     product |= dict.fromkeys(("rows", "n", "k", "out_stride"), "i32")
     narrow = dict.fromkeys(("x", "added", "weight"), "*bf16")
     narrow |= {"static_scale": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
@@ -166,16 +168,18 @@ def _fp8() -> list[Build]:
     return [
         *(
             Build(
-                f"fp8-blocks-{rows}x{columns}",
-                fp8_block.block_product_kernel,
+                f"fp8-{kind}-{rows}x{columns}",
+                fp8_product.fp8_product_kernel,
                 product,
-                {"ROWS": rows, "COLUMNS": columns, "BLOCK": fp8_block.BLOCK},
-                ("x", "weight", "out", "n", "k", "out_stride"),
+                {"ROWS": rows, "COLUMNS": columns, "BLOCK": fp8_product.BLOCK, "BLOCKED": kind == "blocks"},
+                ("x", "weight", "out", "partial", "n", "k", "out_stride"),
                 num_warps=warps,
-                num_stages=fp8_block.STAGES,
-                arches=(90, 100),
+                num_stages=fp8_product.STAGES,
+                arches=(arch,),
             )
-            for rows, columns, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4))
+            for kind in ("rows", "blocks")
+            for arch in (90, 100)
+            for rows, columns, warps in _fp8_tiles(kind, arch)
         ),
         *(
             Build(
@@ -190,6 +194,12 @@ def _fp8() -> list[Build]:
             for name, (width, groups, flags) in kinds.items()
         ),
     ]
+
+
+def _fp8_tiles(kind: str, arch: int) -> list[tuple[int, int, int]]:
+    """Of few and many rows of a wide and a narrow weight."""
+    sizes = ((64, 57344), (64, 1024), (128, 57344))
+    return [fp8_product.plan((arch // 10, 0), *size, blocked=kind == "blocks") for size in sizes]
 
 
 def _experts() -> list[Build]:
@@ -229,7 +239,7 @@ def _experts() -> list[Build]:
 
 
 def _steps() -> list[Build]:
-    """Sampling and the preparation of a batch."""
+    """Sampling, the preparation of a batch, and the grouping of its choices of experts."""
     names = ("temperatures", "top_ps", "min_ps", "logits")
     draw = dict.fromkeys(names, "*fp32") | {"top_ks": "*i32", "seeds": "*i64", "drawn": "*i64", "out": "*i64"}
     made = {"known": "*i64", "tables": "*i32", "rows": "*i32", "starts": "*i32", "query_starts": "*i32"}
@@ -242,8 +252,19 @@ def _steps() -> list[Build]:
             sample.sample_kernel,
             draw | {"row_stride": "i32", "vocab": "i32"},
             {"BLOCK": sample.STRIP},
-            ("logits", "out", "row_stride", "vocab"),
-            num_warps=8,
+            ("logits", "row_stride", "vocab"),
+            num_warps=16,
+        ),
+        *(
+            Build(
+                f"sort-by-expert-{num_experts}-t{tile}",
+                grouping.sort_by_expert_kernel,
+                {"ids": "*i64", "places": "*i32", "tile_experts": "*i32"}
+                | dict.fromkeys(("total", "tiles", "num_experts"), "i32"),
+                {"EXPERTS": num_experts, "TILE": tile, "BLOCK": grouping.STRIP},
+                ("ids", "places", "tile_experts"),
+            )
+            for num_experts, tile in ((128, 16), (128, 64), (16, 64))
         ),
         Build(
             "prepare-batch",

@@ -105,12 +105,17 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     streams = {"decode-d128-g8-p16": (2 * 64 * 128 * 2, 2), "decode-d64-g4-p16": (2 * 64 * 64 * 2, 2)}
     streams |= {"decode-d256-g4-p16": (2 * 32 * 256 * 2, 2), "decode-d128-g8-p16-fp8": (2 * 64 * 128, 2)}
     streams |= {"experts-16x64": (64 * 64 * 2, 3), "experts-16x64-fp8": (64 * 128, 3)}
+    streams |= {"fp8-rows-64x256": (256 * 128, 3), "fp8-blocks-64x256": (256 * 128, 3)}
     products = {
         "prefill-d128-g8-r128": (4 * 128 * 128 * 128, False),
         "prefill-d256-g4-r128": (4 * 128 * 32 * 256, False),
         "experts-64x128": (2 * 64 * 128 * 64, False),
     }
-    products |= {"fp8-blocks-128x128": (2 * 128**3, True), "experts-64x128-fp8": (2 * 64 * 128 * 128, True)}
+    products |= {
+        "fp8-blocks-128x128": (2 * 128**3, True),
+        "fp8-rows-128x256": (4 * 128**3, True),
+        "experts-64x128-fp8": (2 * 64 * 128 * 128, True),
+    }
     return [
         *(streaming_turn(name, of[name], *sizes) for name, sizes in streams.items()),
         *(multiplying_turn(name, of[name], flops, fp8=fp8) for name, (flops, fp8) in products.items()),

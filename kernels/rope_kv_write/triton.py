@@ -79,7 +79,8 @@ def rope_kv_write(
     checks.check_tensor(op, "k_cache", k_cache, device, checks.CACHES, whole=True)
     checks.check_tensor(op, "v_cache", v_cache, device, (k_cache.dtype,), whole=True)
     if checks.debugging():
-        checks.check_slots(op, slots, k_cache.shape[0] * k_cache.shape[2])
+        checks.check_range(op, "slots", slots, -1, k_cache.shape[0] * k_cache.shape[2])
+        checks.check_range(op, "positions", positions, 0, len(cos_sin))
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     heads = qkv.shape[1] // head_dim
     if not len(qkv):

@@ -1,7 +1,7 @@
 """Triton on CUDA: one program a row, which walks its logits a strip at a time.
 
-A row of 128,256 logits is half a megabyte and stays in the second-level cache, so that the up to 32 walks of
-a bisection cost no memory bandwidth. Rows without filters walk once.
+A row of 128,256 logits is half a megabyte and stays in the second-level cache, so that the 16 walks of a search
+cost no memory bandwidth. Rows without filters walk once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from .. import checks
 from . import Draws
 
-STRIP = 4096
+STRIP = 16384
 
 
 @triton.jit
@@ -32,6 +32,95 @@ def strip(row, start, vocab, temperature, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def peak_of(row, vocab, temperature, BLOCK: tl.constexpr):
+    """Largest logit over temperature."""
+    peak = float("-inf")
+    for start in range(0, vocab, BLOCK):
+        _, values = strip(row, start, vocab, temperature, BLOCK)
+        peak = tl.maximum(peak, tl.max(values, 0))
+    return peak
+
+
+@triton.jit
+def amounts(row, start, vocab, temperature, peak, floor, BY_WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    """(keys, what each token of a strip counts): 1, or its weight beside the likeliest; 0 of keys below `floor`."""
+    columns, values = strip(row, start, vocab, temperature, BLOCK)
+    keys = ordered(values)
+    amount = tl.zeros([BLOCK], tl.float32) + 1
+    if BY_WEIGHT:
+        amount = tl.exp(values - peak)
+    return keys, tl.where((keys >= floor) & (columns < vocab), amount, 0.0)
+
+
+@triton.jit
+def total_of(row, vocab, temperature, peak, floor, BLOCK: tl.constexpr):
+    """Weight of all tokens with a key of `floor` or more."""
+    total = 0.0
+    for start in range(0, vocab, BLOCK):
+        _, amount = amounts(row, start, vocab, temperature, peak, floor, True, BLOCK)
+        total += tl.sum(amount, 0)
+    return total
+
+
+@triton.jit
+def search(row, vocab, temperature, peak, floor, wanted, BY_WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    """Largest key such that tokens with it or a larger one count `wanted` or more. Two bits a walk."""
+    found = tl.zeros([], tl.uint32)
+    for walk in range(16):
+        step = tl.full([], 0x40000000, tl.uint32) >> (2 * walk)
+        one, two, three = found | step, found | (step * 2), found | (step * 3)
+        from_one, from_two, from_three = 0.0, 0.0, 0.0
+        for start in range(0, vocab, BLOCK):
+            keys, amount = amounts(row, start, vocab, temperature, peak, floor, BY_WEIGHT, BLOCK)
+            from_one += tl.sum(tl.where(keys >= one, amount, 0.0), 0)
+            from_two += tl.sum(tl.where(keys >= two, amount, 0.0), 0)
+            from_three += tl.sum(tl.where(keys >= three, amount, 0.0), 0)
+        if from_three >= wanted:
+            found = three
+        elif from_two >= wanted:
+            found = two
+        elif from_one >= wanted:
+            found = one
+    return found
+
+
+@triton.jit
+def least_likely(row, vocab, temperature, peak, min_p, BLOCK: tl.constexpr):
+    """Smallest key of the tokens at least `min_p` times as likely as the likeliest."""
+    least = tl.full([], 0xFFFFFFFF, tl.uint32)
+    for start in range(0, vocab, BLOCK):
+        _, values = strip(row, start, vocab, temperature, BLOCK)
+        key = tl.where(tl.exp(values - peak) >= min_p, ordered(values), 0xFFFFFFFF)
+        least = tl.minimum(least, tl.min(key.to(tl.uint32), 0))
+    return least
+
+
+@triton.jit
+def threshold_of(row, vocab, temperature, top_k, top_p, min_p, BLOCK: tl.constexpr):
+    """Smallest key that all filters leave: top-k, then min-p, then top-p of what is left."""
+    threshold = tl.zeros([], tl.uint32)
+    peak = peak_of(row, vocab, temperature, BLOCK)
+    if (top_k > 0) & (top_k < vocab):
+        threshold = search(row, vocab, temperature, peak, threshold, top_k.to(tl.float32), False, BLOCK)
+    if min_p > 0:
+        threshold = tl.maximum(threshold, least_likely(row, vocab, temperature, peak, min_p, BLOCK))
+    if top_p < 1:
+        wanted = total_of(row, vocab, temperature, peak, threshold, BLOCK) * top_p
+        nucleus = search(row, vocab, temperature, peak, threshold, wanted, True, BLOCK)
+        threshold = tl.maximum(threshold, nucleus)
+    return threshold
+
+
+@triton.jit
+def gumbel(seed, columns, position, BLOCK: tl.constexpr):
+    """Noise of each column: of the first word of Philox at counter (column, position, 0, 0)."""
+    nothing = tl.zeros([BLOCK], tl.uint32)
+    word, _, _, _ = tl.philox(seed, columns.to(tl.uint32), nothing + position.to(tl.uint32), nothing, nothing)
+    uniform = ((word >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 2^-24
+    return -tl.log(-tl.log(uniform))
+
+
+@triton.jit(do_not_specialize=["temperatures", "top_ks", "top_ps", "min_ps", "seeds", "drawn", "out"])
 def sample_kernel(
     logits, temperatures, top_ks, top_ps, min_ps, seeds, drawn, out, row_stride, vocab,
     BLOCK: tl.constexpr,
@@ -47,60 +136,15 @@ def sample_kernel(
     filtered = ((top_k > 0) & (top_k < vocab)) | (top_p < 1) | (min_p > 0)
     threshold = tl.zeros([], tl.uint32)
     if filtered & (not greedy):
-        peak = float("-inf")
-        for start in range(0, vocab, BLOCK):
-            _, values = strip(row, start, vocab, temperature, BLOCK)
-            peak = tl.maximum(peak, tl.max(values, 0))
-        if (top_k > 0) & (top_k < vocab):
-            # Largest threshold that at least k logits reach.
-            for bit in range(32):
-                trial = threshold | (tl.full([], 0x80000000, tl.uint32) >> bit)
-                count = 0
-                for start in range(0, vocab, BLOCK):
-                    columns, values = strip(row, start, vocab, temperature, BLOCK)
-                    reach = (ordered(values) >= trial) & (columns < vocab)
-                    count += tl.sum(reach.to(tl.int32), 0)
-                if count >= top_k:
-                    threshold = trial
-        if min_p > 0:
-            low, best = threshold, tl.full([], 0xFFFFFFFF, tl.uint32)
-            for start in range(0, vocab, BLOCK):
-                _, values = strip(row, start, vocab, temperature, BLOCK)
-                key = tl.where(tl.exp(values - peak) >= min_p, ordered(values), 0xFFFFFFFF)
-                best = tl.minimum(best, tl.min(key.to(tl.uint32), 0))
-            threshold = tl.maximum(low, best)
-        if top_p < 1:
-            mass = 0.0
-            for start in range(0, vocab, BLOCK):
-                _, values = strip(row, start, vocab, temperature, BLOCK)
-                weights = tl.where(ordered(values) >= threshold, tl.exp(values - peak), 0.0)
-                mass += tl.sum(weights, 0)
-            # Largest threshold whose tokens hold the share: below it, one more token is one too many.
-            wanted, found = mass * top_p, tl.zeros([], tl.uint32)
-            for bit in range(32):
-                trial = found | (tl.full([], 0x80000000, tl.uint32) >> bit)
-                share = 0.0
-                for start in range(0, vocab, BLOCK):
-                    _, values = strip(row, start, vocab, temperature, BLOCK)
-                    key = ordered(values)
-                    inside = (key >= threshold) & (key >= trial)
-                    share += tl.sum(tl.where(inside, tl.exp(values - peak), 0.0), 0)
-                if share >= wanted:
-                    found = trial
-            threshold = tl.maximum(threshold, found)
+        threshold = threshold_of(row, vocab, temperature, top_k, top_p, min_p, BLOCK)
 
     seed, position = tl.load(seeds + i), tl.load(drawn + i)
     best, token = float("-inf"), 0
     for start in range(0, vocab, BLOCK):
-        columns, values = strip(row, start, vocab, temperature, BLOCK)
-        scores = values
+        columns, scores = strip(row, start, vocab, temperature, BLOCK)
         if not greedy:
-            high = tl.zeros([BLOCK], tl.uint32) + position.to(tl.uint32)
-            nothing = tl.zeros([BLOCK], tl.uint32)
-            word, _, _, _ = tl.philox(seed, columns.to(tl.uint32), high, nothing, nothing)
-            uniform = ((word >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 2^-24
-            noisy = values - tl.log(-tl.log(uniform))
-            scores = tl.where(ordered(values) >= threshold, noisy, float("-inf"))
+            noisy = scores + gumbel(seed, columns, position, BLOCK)
+            scores = tl.where(ordered(scores) >= threshold, noisy, float("-inf"))
         highest = tl.max(scores, 0)
         if highest > best:
             best = highest
@@ -112,15 +156,17 @@ def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor) -> None:
     """As the op. Raises KernelInputError."""
     rows, vocab = logits.shape
     op, device = "sample", logits.device
+    checks.check_tensor(op, "logits", logits, device, checks.SINGLES)
     for name, tensor, dtypes in (
         ("temperature", draws.temperature, checks.SINGLES), ("top_k", draws.top_k, checks.INTEGERS),
         ("top_p", draws.top_p, checks.SINGLES), ("min_p", draws.min_p, checks.SINGLES),
         ("seed", draws.seed, checks.LONGS), ("position", draws.position, checks.LONGS), ("out", out, checks.LONGS),
     ):  # fmt: skip
         checks.check_tensor(op, name, tensor, device, dtypes, whole=True)
+        checks.check_size(op, name, tensor, (rows,))
     if rows:
         sample_kernel[(rows,)](
             logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.seed, draws.position,
             out, logits.stride(0), vocab,
-            BLOCK=min(STRIP, triton.next_power_of_2(vocab)), num_warps=8,
+            BLOCK=min(STRIP, triton.next_power_of_2(vocab)), num_warps=16,
         )  # fmt: skip

@@ -14,11 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
+from camshaft.kernels import checks
 from camshaft.kernels.paged_attention import Sequences
 from camshaft.kernels.paged_attention.decode import share_out, tiles_of
 from camshaft.kernels.paged_attention.triton import paged_attention
 
-from .check import TOLERANCE, Check, Place, compare, seed_all
+from .check import TOLERANCE, Check, Place, compare, replaced, seed_all
 
 FP8 = torch.float8_e4m3fn
 
@@ -218,15 +219,13 @@ def splits_agree() -> Check:
     """However many shares a sequence is cut into, with programs to spare or a window, the result stands."""
 
     def run(place: Place) -> None:
-        from camshaft.kernels.paged_attention import triton as op
-
         seed_all(3)
         for window in (None, 130):
             shape = Shape(dim=64, group=2, page=16, lengths=ones(1500, 64, 300), window=window)
             case = make_case(shape, place)
             expected = dense(shape, case, 0.125)
             for sms in (1, 3, 12, 100):
-                compare(_with_sms(op, sms, shape, case), expected, TOLERANCE[place.dtype])
+                compare(_with_sms(sms, shape, case), expected, TOLERANCE[place.dtype])
 
     return Check("attention-splits", run)
 
@@ -265,13 +264,24 @@ def shares() -> Check:
     return Check("attention-shares", run)
 
 
-def _with_sms(op: object, sms: int, shape: Shape, case: Case) -> torch.Tensor:
-    kept = op._num_sms  # type: ignore[attr-defined]
-    op._num_sms = lambda device: sms  # type: ignore[attr-defined]
-    try:
+def _with_sms(sms: int, shape: Shape, case: Case) -> torch.Tensor:
+    with replaced(checks, "num_sms", lambda device: sms):
         return attend(shape, case, 0.125)
-    finally:
-        op._num_sms = kept  # type: ignore[attr-defined]
+
+
+def older_gpus() -> Check:
+    """The tiles that a GPU without Hopper's instructions gets, and those of few query rows."""
+
+    def run(place: Place) -> None:
+        for dim, queries in ((64, 150), (128, 40), (256, 70), (128, 5)):
+            seed_all(dim + queries)
+            shape = Shape(dim=dim, group=2, page=16, lengths=[(queries, 210), (3, 3)])
+            case = make_case(shape, place)
+            with replaced(checks, "capability", lambda device: (8, 0)):
+                got = attend(shape, case, dim**-0.5)
+            compare(got, dense(shape, case, dim**-0.5), TOLERANCE[place.dtype])
+
+    return Check("attention-older-gpus", run)
 
 
 def padded_decodes() -> Check:
@@ -305,5 +315,6 @@ CHECKS = [
     splits_agree(),
     empty_among_others(),
     shares(),
+    older_gpus(),
     padded_decodes(),
 ]

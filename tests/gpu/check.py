@@ -5,8 +5,10 @@ The same checks run on a GPU (`run.py`) and, through Triton's interpreter, on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -44,3 +46,14 @@ def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None
 
 def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Within it, `owner.name` is `value`."""
+    kept = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)

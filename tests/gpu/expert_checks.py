@@ -8,6 +8,9 @@ from camshaft.kernels.experts import route, sort_by_expert
 from camshaft.kernels.experts.fp8 import Fp8Experts
 from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups, reference
 from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
+from camshaft.kernels.experts.grouping import reference as grouping_reference
+from camshaft.kernels.experts.grouping import tiles_of
+from camshaft.kernels.experts.grouping import triton as grouping_triton
 from camshaft.kernels.experts.triton import GroupedExperts
 from camshaft.kernels.linear.fp8 import FP8, Fp8Weight, quantize_weight
 
@@ -39,18 +42,40 @@ def grouping() -> Check:
 
     def run(place: Place) -> None:
         seed_all(0)
-        for ids in (torch.randint(0, 6, (37, 2)), torch.full((20, 1), 5), torch.tensor([[0]])):
-            places, owners = sort_by_expert(ids.to(place.device), 6, 16)
-            flat, total = ids.reshape(-1), ids.numel()
-            tiles = places.cpu().view(-1, 16)
-            kept = tiles[tiles < total]
-            assert sorted(kept.tolist()) == list(range(total))
-            for tile, owner in zip(tiles, owners.tolist(), strict=True):
-                mine = tile[tile < total].long()
-                assert (owner >= 0) == (len(mine) > 0)
-                assert torch.all(flat[mine] == owner)
+        cases = [
+            (torch.randint(0, 6, (37, 2)), 6, 16),
+            (torch.full((20, 1), 5), 6, 16),
+            (torch.tensor([[0]]), 6, 16),
+            (torch.rand(300, 60).topk(8, dim=-1).indices, 60, 64),
+            (torch.arange(4).repeat(1024)[:, None], 4, 64),
+        ]
+        for ids, num_experts, tile in cases:
+            ids = ids.contiguous().to(place.device)
+            tiles = tiles_of(ids.numel(), num_experts, tile)
+            expected, got = (
+                [
+                    torch.full((size,), -7, dtype=torch.int32, device=place.device)
+                    for size in (tiles * tile, tiles)
+                ]
+                for _ in range(2)
+            )
+            grouping_reference.sort_by_expert(ids, num_experts, tile, expected[0], expected[1])
+            grouping_triton.sort_by_expert(ids, num_experts, tile, got[0], got[1])
+            assert torch.equal(got[0], expected[0])
+            assert torch.equal(got[1], expected[1])
+            _check_groups(ids.reshape(-1).cpu(), got[0].cpu().view(-1, tile), got[1].tolist())
 
     return Check("experts-grouping", run)
+
+
+def _check_groups(flat: torch.Tensor, tiles: torch.Tensor, owners: list[int]) -> None:
+    total = len(flat)
+    kept = tiles[tiles < total]
+    assert sorted(kept.tolist()) == list(range(total))
+    for tile, owner in zip(tiles, owners, strict=True):
+        mine = tile[tile < total].long()
+        assert (owner >= 0) == (len(mine) > 0)
+        assert torch.all(flat[mine] == owner)
 
 
 def fp8_product(rows: int, tile: int, n: int, k: int, *, blocked: bool) -> Check:

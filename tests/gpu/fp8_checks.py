@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from camshaft.kernels import checks
 from camshaft.kernels.linear import InputNorm
 from camshaft.kernels.linear.fp8 import FP8, Fp8Linear, Fp8Weight, quantize_weight
-from camshaft.kernels.linear.fp8_block import reference as block_reference
-from camshaft.kernels.linear.fp8_block.triton import block_product
+from camshaft.kernels.linear.fp8_product import reference as product_reference
+from camshaft.kernels.linear.fp8_product import triton as product_triton
 from camshaft.kernels.quantize_rows import reference
 from camshaft.kernels.quantize_rows.triton import quantize_rows
 
-from .check import Check, Place, compare, seed_all
+from .check import Check, Place, compare, replaced, seed_all
 
 
 def _outputs(rows: int, width: int, group: int, place: Place) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,20 +57,42 @@ def quantized(
     return Check(f"quantize-rows-{rows}x{width}-g{group}{extras}", run)
 
 
-def blocked(rows: int, out_features: int, in_features: int) -> Check:
+def product(rows: int, out_features: int, in_features: int, *, blocked: bool, sms: int = 0) -> Check:
+    """The kernel of our own, also where several programs share a tile's depth; `sms` stands for the device's."""
+
     def run(place: Place) -> None:
         seed_all(rows)
-        x, x_scales = torch.randn(rows, in_features).to(FP8), torch.rand(rows, in_features // 128)
+        counted = checks.num_sms(place.device)
+        groups, blocks = in_features // 128, (-(-out_features // 128), in_features // 128)
+        x, x_scales = torch.randn(rows, in_features).to(FP8), torch.rand(rows, groups if blocked else 1)
         weight = torch.randn(out_features, in_features).to(FP8)
-        w_scales = torch.rand(-(-out_features // 128), in_features // 128)
+        w_scales = torch.rand(blocks if blocked else (out_features,))
         inputs = [t.to(place.device) for t in (x, x_scales, weight, w_scales)]
-        expected, got = (torch.full((rows, out_features), 9.0, device=place.device) for _ in range(2))
-        block_reference.block_product(inputs[0], inputs[1], inputs[2], inputs[3], expected)
-        block_product(inputs[0], inputs[1], inputs[2], inputs[3], got)
+        expected, got, again = (torch.full((rows, out_features), 9.0, device=place.device) for _ in range(3))
+        product_reference.fp8_product(inputs[0], inputs[1], inputs[2], inputs[3], expected)
+        with replaced(checks, "num_sms", lambda device: sms or counted):
+            for out in (got, again):
+                product_triton.fp8_product(inputs[0], inputs[1], inputs[2], inputs[3], out)
         # Hopper's FP8 products keep fewer bits of a sum than float32 (arXiv 2412.19437, section 3.5.2).
-        compare(got, expected, 1e-4 if place.device.type == "cpu" else 0.5)
+        allowed = 3e-4 if place.device.type == "cpu" else 0.5 * (in_features / 384) ** 0.5
+        compare(got, expected, allowed)
+        assert torch.equal(got, again), "two runs differ"
+        assert not product_triton.scratch(place.device, sms or counted)[1].any(), (
+            "a counter of arrivals was left"
+        )
 
-    return Check(f"fp8-blocks-{rows}x{in_features}x{out_features}", run)
+    extras = ("-blocks" if blocked else "") + (f"-on{sms}" if sms else "")
+    return Check(f"fp8-product-{rows}x{in_features}x{out_features}{extras}", run)
+
+
+def shared_depth() -> Check:
+    """Programs fill the SMs and no more, and no share is too short to pay for joining."""
+
+    def run(place: Place) -> None:
+        for tiles, blocks, sms, expected in ((32, 64, 132, 4), (40, 64, 132, 3), (224, 64, 132, 1), (4, 32, 132, 4), (1, 7, 132, 1)):  # fmt: skip
+            assert product_triton.shares_of(tiles, blocks, sms) == expected
+
+    return Check("fp8-product-shares", run)
 
 
 def layer(kind: str) -> Check:
@@ -108,8 +131,14 @@ CHECKS = [
     quantized(2, 320, 0, norm=True, static=True),
     quantized(3, 384, 0, norm=True, residual=True),
     quantized(2, 256, 128, norm=True, residual=True),
-    blocked(5, 192, 256),
-    blocked(70, 128, 128),
-    blocked(130, 200, 384),
+    product(5, 192, 256, blocked=True),
+    product(70, 128, 128, blocked=True),
+    product(130, 200, 384, blocked=True),
+    product(1, 2100, 2048, blocked=True, sms=40),
+    product(64, 150, 3200, blocked=True, sms=12),
+    product(3, 200, 256, blocked=False),
+    product(70, 300, 2176, blocked=False, sms=8),
+    product(17, 2304, 2048, blocked=False, sms=30),
+    shared_depth(),
     *(layer(kind) for kind in ("whole", "row", "blocks")),
 ]

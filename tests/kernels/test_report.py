@@ -13,10 +13,11 @@ import pytest
 from camshaft.kernels.report import __main__ as report
 from camshaft.kernels.report.floors import H100_BYTES_PER_S, decode_attention, gemm, prefill_attention
 from camshaft.kernels.report.sass import local_in_loops, main_loop, matrix_instructions, occupancy
+from camshaft.kernels.report.steps import layer, needed_share
 
 DATA: dict[str, Any] = json.loads(report.DATA.read_text())
 BUILDS: list[dict[str, Any]] = DATA["builds"]
-PRODUCTS = ("prefill", "fp8-blocks", "experts-64")
+PRODUCTS = ("prefill", "fp8-blocks", "fp8-rows", "experts-64")
 
 
 def test_the_report_is_of_these_sources() -> None:
@@ -129,6 +130,21 @@ def test_matrix_instructions_are_told_by_name() -> None:
 )
 def test_occupancy(arch: int, warps: int, registers: int, shared: int, blocks: int) -> None:
     assert occupancy(arch, warps, registers, shared) == blocks
+
+
+def test_a_step_of_a_large_layer_fits_its_bytes_on_paper() -> None:
+    """Every read of weights and KV cache fills the SMs, and starts leave a share of the bandwidth within reach."""
+    steps = layer()
+    blocks = {b["name"]: b["blocks_per_sm"] for b in BUILDS if b["arch"] == 90}
+    assert {step.build for step in steps} <= set(blocks)
+    large = [step for step in steps if step.needed_bytes]
+    assert len(large) == 5
+    # 70B: 855 MB of weights a layer (68.45 billion over 80 layers), 537 MB of KV cache.
+    assert sum(step.needed_bytes for step in large) == pytest.approx(68.45e9 / 80 + 2**29, rel=0.01)
+    for step in large:
+        assert step.programs >= 0.9 * 132, step
+        assert step.passed_bytes < 0.4 * step.needed_bytes, step
+    assert needed_share(steps) < 0.9
 
 
 def test_floors_on_paper() -> None:

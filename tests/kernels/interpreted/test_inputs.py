@@ -14,7 +14,7 @@ from camshaft.kernels import checks
 from camshaft.kernels.checks import KernelInputError
 from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups
 from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
-from camshaft.kernels.linear.fp8_block.triton import block_product
+from camshaft.kernels.linear.fp8_product.triton import fp8_product
 from camshaft.kernels.prepare_batch.triton import prepare_batch
 from camshaft.kernels.quantize_rows.triton import quantize_rows
 from camshaft.kernels.rms_norm.triton import rms_norm
@@ -90,7 +90,10 @@ def test_a_slot_out_of_range_is_found_in_debug_mode() -> None:
     qkv, cos_sin = torch.zeros(2, 3 * 64), torch.zeros(4, 64)
     cache = torch.zeros(2, 1, 16, 64)
     positions, slots = torch.zeros(2, dtype=torch.int64), torch.tensor([-1, 32])
-    with checks.debug(), pytest.raises(KernelInputError, match=r"slots \[1\] is 32; the cache has 32"):
+    with (
+        checks.debug(),
+        pytest.raises(KernelInputError, match=r"slots \[1\] is 32, must be -1 or more and below 32"),
+    ):
         rope_kv_write(qkv, positions, slots, cos_sin, cache, cache.clone(), None)
 
 
@@ -132,6 +135,16 @@ def _grouped(**other: torch.Tensor) -> None:
     )  # fmt: skip
 
 
+def _product(**other: torch.Tensor) -> None:
+    fields = {
+        "x": _fp8(2, 128),
+        "x_scales": torch.ones(2, 1),
+        "weight": _fp8(64, 128),
+        "w_scales": torch.ones(64),
+    }
+    fp8_product(**{**fields, "out": torch.zeros(2, 64), **other})
+
+
 X, W = torch.zeros(2, 64), torch.ones(64)
 WRONG: list[tuple[str, Callable[[], object]]] = [
     ("weight", lambda: rms_norm(X, W.long(), 1e-5, X.clone())),
@@ -140,8 +153,15 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("x", lambda: quantize_rows(X.long(), 0, None, False, None, _fp8(2, 64), torch.ones(2, 1))),
     ("static_scale", lambda: quantize_rows(X, 0, None, False, W[:1].half(), _fp8(2, 64), torch.ones(2, 1))),
     ("gate_up", lambda: silu_mul(torch.zeros(2, 256)[:, :128], X.clone())),
-    ("x", lambda: block_product(torch.zeros(2, 128), W, _fp8(128, 128), W, torch.zeros(2, 128))),
-    ("w_scales", lambda: block_product(_fp8(2, 128), W, _fp8(128, 128), W.half(), torch.zeros(2, 128))),
+    ("x", lambda: _product(x=torch.zeros(2, 128))),
+    ("x", lambda: _product(x=_fp8(2, 64), weight=_fp8(64, 64))),
+    ("weight", lambda: _product(weight=_fp8(64, 256))),
+    ("weight", lambda: _product(weight=_fp8(64, 256)[:, ::2])),
+    ("x_scales", lambda: _product(x_scales=torch.ones(3, 1))),
+    ("w_scales", lambda: _product(w_scales=W.half())),
+    ("w_scales", lambda: _product(w_scales=torch.ones(63))),
+    ("out", lambda: _product(out=torch.zeros(2, 63))),
+    ("out", lambda: _product(out=torch.zeros(2, 64, device="meta"))),
     ("seed", lambda: sample(X, _draws(seed=torch.zeros(2)), torch.zeros(2, dtype=torch.int64))),
     ("top_k", lambda: sample(X, _draws(top_k=torch.zeros(2)), torch.zeros(2, dtype=torch.int64))),
     ("known", lambda: _prepare(known=torch.zeros(2, 8, dtype=torch.int32))),

@@ -1,0 +1,60 @@
+"""Which of several implementations of one product is the fastest on this device: measured once a shape.
+
+No table can know it: a library's own choice differs by release, and a device's limits by model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+Timer = Callable[[Callable[[], Any]], float]
+
+MARGIN = 0.97  # of the first one's time that another must stay below: noise changes no choice
+_AHEAD_CYCLES = 2_000_000  # the device idles for about a millisecond while the host queues what is timed
+
+
+def device_seconds(run: Callable[[], Any], calls: int = 10) -> float:
+    """Of one call of several in a row, without the host's share: all are queued before the first begins."""
+    run()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(_AHEAD_CYCLES)
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / calls
+
+
+class Fastest:
+    """Remembers choices by a key. The first implementation is the one to keep when in doubt."""
+
+    def __init__(self, timer: Timer = device_seconds) -> None:
+        self._timer = timer
+        self._known: dict[Hashable, int] = {}
+
+    def __call__(
+        self, key: Hashable, ways: Sequence[Callable[..., Any]], *arguments: Any
+    ) -> Callable[..., Any]:
+        """One of `ways`, all of which may be called with `arguments` any number of times.
+
+        Measures on the first call with a key, which waits for the device; while a graph is captured it cannot,
+        and gives the first.
+        """
+        if len(ways) == 1:
+            return ways[0]
+        found = self._known.get(key)
+        if found is None:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                return ways[0]
+            found = self._known[key] = self._measured(ways, arguments)
+        return ways[found]
+
+    def _measured(self, ways: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> int:
+        rounds = [[self._timer(lambda way=way: way(*arguments)) for way in ways] for _ in range(3)]
+        seconds = [min(times) for times in zip(*rounds, strict=True)]
+        best = min(range(len(ways)), key=seconds.__getitem__)
+        return best if seconds[best] < MARGIN * seconds[0] else 0

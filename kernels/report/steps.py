@@ -1,0 +1,123 @@
+"""A decode step of one layer of a 70B model, kernel by kernel: what each moves, and how it fills an H100."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..linear.fp8_product import BLOCK
+from ..linear.fp8_product import triton as fp8_product
+from ..paged_attention import decode
+from .floors import H100_BYTES_PER_S, H100_SMS
+
+COPY_SHARE = 0.9  # of the datasheet's bandwidth that a copy is assumed to reach; a GPU run measures it
+START_S = 2e-6  # between two kernels of a graph: one drains, the next begins and waits for its first bytes
+ALLOWED = 1.25  # times the bytes over a copy's bandwidth that a whole step may take
+HOPPER = (9, 0)
+
+HIDDEN, INNER, HEADS, KV_HEADS, DIM = 8192, 28672, 64, 8, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a layer."""
+
+    name: str
+    build: str  # of the report, for how many programs an SM holds
+    programs: int  # that have work
+    needed_bytes: float  # weights and KV cache: what no implementation can avoid
+    passed_bytes: float = 0.0  # activations, which mostly stay in the second-level cache
+
+    def waves(self, blocks_per_sm: int) -> float:
+        """Rounds of programs over all SMs."""
+        return self.programs / (H100_SMS * blocks_per_sm)
+
+    @property
+    def copy_s(self) -> float:
+        """Of its bytes at a copy's speed."""
+        return (self.needed_bytes + self.passed_bytes) / (H100_BYTES_PER_S * COPY_SHARE)
+
+
+def product(name: str, rows: int, out_features: int, in_features: int) -> Step:
+    """An FP8 product with a scale a channel, as `fp8_product` cuts it."""
+    tile, columns, _ = fp8_product.plan(HOPPER, rows, out_features, blocked=False)
+    tiles = -(-rows // tile) * -(-out_features // columns)
+    shares = fp8_product.shares_of(tiles, in_features // BLOCK, H100_SMS)
+    weight = out_features * (in_features + 4)
+    passed = rows * (in_features + 2 * out_features) + 2 * 4 * rows * out_features * (
+        shares if shares > 1 else 0
+    )
+    return Step(name, f"fp8-rows-{tile}x{columns}", tiles * shares, weight, passed)
+
+
+def attention(rows: int, context: int, kv_bytes: int) -> Step:
+    """Decodes of one length, shared out as `decode.share_out` does."""
+    slots = -(-decode.PROGRAMS_PER_SM * H100_SMS // KV_HEADS)
+    tile = decode.tile_keys(DIM)
+    tiles = -(-context // tile)
+    share = max(-(-rows * tiles // slots), decode.MIN_KEYS // tile)
+    name = f"decode-d{DIM}-g{HEADS // KV_HEADS}-p16{'-fp8' if kv_bytes == 1 else ''}"
+    kv = 2 * rows * context * KV_HEADS * DIM * kv_bytes
+    return Step("attention", name, rows * -(-tiles // share) * KV_HEADS, kv, 4 * rows * HEADS * DIM)
+
+
+def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[Step]:
+    """In the order in which they run."""
+    heads, norm = HEADS + 2 * KV_HEADS, "quantize-rows-residual-norm-8192"
+    return [
+        Step("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
+        product("q, k, v", rows, heads * DIM, HIDDEN),
+        Step("rotary embedding, KV write", "rope-kv-write-d128", rows * heads, 0, 4 * rows * heads * DIM),
+        attention(rows, context, kv_bytes),
+        Step("merge (one share: returns)", "decode-merge-d128", rows * KV_HEADS, 0),
+        Step("quantise", norm, rows, 0, 3 * rows * HEADS * DIM),
+        product("output", rows, HIDDEN, HEADS * DIM),
+        Step("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
+        product("gate, up", rows, 2 * INNER, HIDDEN),
+        Step("gate, quantise", "quantize-rows-gated-28672", rows, 0, 5 * rows * INNER),
+        product("down", rows, HIDDEN, INNER),
+    ]
+
+
+def needed_share(steps: Sequence[Step]) -> float:
+    """Of a copy's bandwidth that products and attention must reach together, so that the layer takes ALLOWED
+    times its needed bytes over that bandwidth, when every kernel costs its start.
+    """
+    needed_s = sum(step.needed_bytes for step in steps) / (H100_BYTES_PER_S * COPY_SHARE)
+    small_s = sum(step.copy_s for step in steps if not step.needed_bytes)
+    large_s = sum(step.copy_s for step in steps if step.needed_bytes)
+    return large_s / (ALLOWED * needed_s - small_s - START_S * len(steps))
+
+
+def render_layer(builds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """As Markdown."""
+    blocks = {b["name"]: b["blocks_per_sm"] for b in builds if b["arch"] == 90}
+    steps = layer()
+    lines = [
+        "",
+        "## A decode step of one 70B layer",
+        "",
+        "64 sequences of 2,048 tokens, weights in FP8, KV cache in 16 bits, on an H100. `programs` are those with work,",
+        f"`waves` their rounds over {H100_SMS} SMs; `MB` is weights and KV cache, `passed` activations and partial sums;",
+        f"`us` their time at {COPY_SHARE:.0%} of 3.35 TB/s, which a copy is assumed to reach, and {START_S * 1e6:.0f} us for a start.",
+        "",
+        "| kernel | programs | waves | MB | passed MB | us |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for step in steps:
+        lines.append(
+            f"| {step.name} | {step.programs:,} | {step.waves(blocks[step.build]):.2f} | {step.needed_bytes / 1e6:,.1f} | "
+            f"{step.passed_bytes / 1e6:,.1f} | {(step.copy_s + START_S) * 1e6:,.1f} |"
+        )
+    needed = sum(step.needed_bytes for step in steps)
+    total_us = sum(step.copy_s + START_S for step in steps) * 1e6
+    floor_us = needed / (H100_BYTES_PER_S * COPY_SHARE) * 1e6
+    passed = sum(step.passed_bytes for step in steps)
+    lines += [
+        f"| all | | | {needed / 1e6:,.1f} | {passed / 1e6:,.1f} | {total_us:,.1f} |",
+        "",
+        f"The bytes alone take {floor_us:,.0f} us, {ALLOWED} times that is {ALLOWED * floor_us:,.0f}: products and attention must reach",
+        f"{needed_share(steps):.0%} of a copy's bandwidth together.",
+    ]
+    return lines
