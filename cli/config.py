@@ -45,11 +45,14 @@ def show(
     """
     from ..core.config import find_hardware, find_shape, load_config, resolve
     from ..core.errors import CamshaftError
+    from ..diagnostics.compat.facts.devices import find_device, hardware_of
 
     told = gpu is not None or device == "here"
     try:
         loaded = load_config(source, overrides, purpose="inspect")
-        hardware = _named(gpu) if gpu else find_hardware(loaded.config.device) if told else None
+        hardware = (
+            hardware_of(find_device(gpu)) if gpu else find_hardware(loaded.config.device) if told else None
+        )
         resolved = resolve(loaded, hardware, find_shape(loaded.config.model))
         refusal = _refusal(resolved, source, overrides) if told else None
     except CamshaftError as error:
@@ -58,22 +61,6 @@ def show(
         click.echo(json.dumps(_as_json(resolved, source, refusal), indent=2))
     else:
         _print_table(resolved, hardware, changed, refusal)
-
-
-def _named(gpu: str) -> Hardware:
-    """A GPU by the name people give it. Raises ConfigError naming the nearest ones."""
-    from ..core.config import Hardware
-    from ..core.memory import GIB
-    from ..diagnostics.compat.facts.devices import find_device
-
-    device = find_device(gpu)
-    whole = int(device.compute_capability)
-    return Hardware(
-        kind="cuda",
-        name=device.name,
-        memory_bytes=int(device.memory_gib * GIB),
-        compute_capability=(whole, round((device.compute_capability - whole) * 10)),
-    )
 
 
 def _refusal(resolved: Resolved, source: str, overrides: tuple[str, ...]) -> str | None:

@@ -143,6 +143,7 @@ class MemoryBudget:
     context_bytes: int
     other_bytes: int
     kv_bytes: int
+    kv_dtype: str
     bytes_per_token: int  # of the cache, all layers of this device
     block_size: int
     num_blocks: int
@@ -203,7 +204,7 @@ class MemoryBudget:
 
     def arithmetic(self) -> str:
         """One line: the subtraction in GiB, with its result."""
-        terms = [f"{label} {abs(size) / GIB:.2f}" for label, size in self.rows()[2:-1] if size]
+        terms = [f"{label} {abs(size) / GIB:.2f}" for label, size in self.rows()[2:-1] if -size >= GIB / 200]
         return (
             f"{self.total_bytes / GIB:.2f} GiB x {self.utilization:g} = {self.usable_bytes / GIB:.2f}; "
             f"less {', '.join(terms)} leaves {self.kv_bytes / GIB:.2f} GiB for the KV cache"
@@ -215,16 +216,25 @@ class MemoryBudget:
             return
         if self.kv_given:
             self._refuse_given()
-        sampler = self.sampler_bytes >= self.forward_bytes
-        knob = "max_num_seqs (the sampler sets the peak)" if sampler else "max_num_batched_tokens"
-        wanted = self.utilization_needed()
         raise CapacityError(
             f"It does not fit: {self.arithmetic()}, and one request of max_model_len {self.max_model_len} needs "
             f"{self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB are missing "
-            f"({self.missing_bytes / self.total_bytes:.3f} of the device). "
-            + (f"Raise gpu_memory_utilization to {wanted:.2f}, or " if wanted <= 0.98 else "")
-            + f"lower max_model_len or {knob}, set kv_cache_dtype: fp8, or use smaller weights or more devices."
+            f"({self.missing_bytes / self.total_bytes:.3f} of the device). {self._remedies()}"
         )
+
+    def _remedies(self) -> str:
+        """What would make it fit, in a sentence."""
+        ways = ["use smaller weights or more devices"]
+        if self.weights_bytes < self.usable_bytes:
+            sampler = self.sampler_bytes >= self.forward_bytes
+            knob = "max_num_seqs (the sampler sets the peak)" if sampler else "max_num_batched_tokens"
+            narrow = [] if self.kv_dtype.startswith("fp8") else ["set kv_cache_dtype: fp8"]
+            ways = [f"lower max_model_len or {knob}", *narrow, *ways]
+        wanted = self.utilization_needed()
+        if wanted <= 0.98:
+            ways.insert(0, f"raise gpu_memory_utilization to {wanted:.2f}")
+        told = ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+        return told[0].upper() + told[1:] + "."
 
     def _refuse_given(self) -> NoReturn:
         """The refusal of a cache whose size was set."""
@@ -287,6 +297,7 @@ def memory_budget(
         context_bytes=context,
         other_bytes=settings.other_bytes,
         kv_bytes=kv,
+        kv_dtype=kv_dtype,
         bytes_per_token=per_token,
         block_size=settings.block_size,
         num_blocks=max(0, blocks),

@@ -67,6 +67,10 @@ def check(
 def _when_needed(context: Context) -> Iterator[Finding]:
     """The checks of what most configurations do not have; their modules are imported for those that do."""
     uses = context.parsed.uses
+    if context.engine == "camshaft":
+        from .checks.served import served_findings
+
+        yield from served_findings(context)
     if any(use.flag.nested and isinstance(use.value, dict) for use in uses):
         from .checks.nested import nested_findings
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ....core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ....core.config.hardware import Hardware
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -74,6 +77,20 @@ def find_device(text: str) -> Device:
     size = float(memory[1])
     close = [d for d in candidates if abs(d.memory_gib - size) <= 0.15 * size]
     return min(close, key=lambda d: abs(d.memory_gib - size)) if close else usual
+
+
+def hardware_of(device: Device) -> Hardware:
+    """A device of the table as the machine that a configuration is resolved for."""
+    from ....core.config.hardware import Hardware
+    from ....core.memory import GIB
+
+    whole = int(device.compute_capability)
+    return Hardware(
+        kind="cuda",
+        name=device.name,
+        memory_bytes=int(device.memory_gib * GIB),
+        compute_capability=(whole, round((device.compute_capability - whole) * 10)),
+    )
 
 
 def _unknown_message(text: str, plain: str) -> str:

@@ -18,6 +18,7 @@ from .interpret.fields import BOUNDS
 from .release import Harvest
 
 SCHEMA = "core/config/schema.py"
+SOURCES = "core/config/sources.py"  # where the file's key is read that is no knob
 _CODE = ("core", "cli", "diagnostics", "policies", "kernels")
 _CONVERTED: dict[Any, tuple[str, str | None]] = {
     human_int: ("int", "human_readable"),
@@ -37,6 +38,7 @@ def own_table() -> Harvest:
     hints = get_type_hints(ServeConfig, include_extras=True)
     schema = ServeConfig.model_json_schema()["properties"]
     flags = [_flag(name, hints[name], schema[name]) for name in ServeConfig.model_fields]
+    flags.append(Flag(name="--preset", type="str", kind="value", group="model", evidence=SOURCES))
     return Harvest({flag.name: flag for flag in flags}, _environment(), [])
 
 
