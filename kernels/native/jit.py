@@ -1,8 +1,9 @@
 """Numba's set-up: machine code kept between processes.
 
 Machine code is cached under `$CAMSHAFT_CACHE` or the user's cache folder, in a folder named after the
-kernels' own source text (Numba itself notices a change only in the file of the compiled function).
-Where no such folder can be written, functions are compiled anew in each process.
+kernels' own source text (Numba itself notices a change only in the file of the compiled function), Numba's
+release and the processor. Starts at the same time may share it, for files are replaced whole; a folder that can
+only be read is read, and where nothing can be kept, functions are compiled anew in each process.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import llvmlite.binding
 import numba
 from numba.core import config as numba_config
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+from numba.core.ccallback import CFunc
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,17 +29,54 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def cache_folder() -> Path | None:
     """Where machine code is kept, None if nowhere."""
     own, xdg = os.environ.get("CAMSHAFT_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_target().encode())
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         if file.name == "cpu.py" or file.parent.name == "native":
             digest.update(file.read_bytes())
     try:
         root = Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "camshaft"
         folder = root / "numba" / digest.hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (OSError, RuntimeError):
+    except RuntimeError:  # no home
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _target() -> str:
+    """Numba's release and the processor it compiles for."""
+    name = numba_config.CPU_NAME or llvmlite.binding.get_host_cpu_name()  # pyright: ignore[reportAttributeAccessIssue]
+    told = numba_config.CPU_FEATURES  # pyright: ignore[reportAttributeAccessIssue]
+    features = told if told is not None else llvmlite.binding.get_host_cpu_features().flatten()
+    return f"{numba.__version__} {llvmlite.__version__} {name} {features}"
+
+
+class _Locator(UserProvidedCacheLocator):
+    def ensure_cache_path(self) -> None:
+        with contextlib.suppress(OSError):  # what cannot be written may still be read
+            super().ensure_cache_path()
+
+
+class _CompiledFiles(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 (Numba's own form)
+
+
+class _KernelCache(FunctionCache):
+    """Numba's, but a damaged file counts as none and a full disk is no error."""
+
+    _impl_class = _CompiledFiles
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # unpickling what was cut off fails in many ways
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 @contextlib.contextmanager
@@ -53,14 +94,21 @@ def jit(**options: Any) -> Callable[[Function], Function]:
     """`numba.njit` with the cache above. Names are typed as the plain function's."""
 
     def decorate(function: Function) -> Function:
+        compiled: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
         with _cache_here() as cache:
-            return numba.njit(cache=cache, nogil=True, error_model="numpy", **options)(function)
+            if cache:
+                compiled._cache = _KernelCache(function)  # as `cache=True` does with Numba's own
+        return compiled
 
     return decorate
 
 
 def worker(function: Callable[[int, int], None]) -> Any:
     """Compiles work for a team: a function of the addresses of its control block and its arguments."""
+    address = numba.types.int64
+    compiled: Any = CFunc(function, ((address, address), numba.types.void), {}, {"error_model": "numpy"})
     with _cache_here() as cache:
-        signature = numba.types.void(numba.types.int64, numba.types.int64)
-        return numba.cfunc(signature, cache=cache, error_model="numpy")(function)
+        if cache:
+            compiled._cache = _KernelCache(function)
+        compiled.compile()
+    return compiled

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,49 @@ def test_without_a_writable_folder_functions_still_compile(tmp_path, monkeypatch
         assert triple(5) == 15
     finally:
         jit.cache_folder.cache_clear()
+
+
+def compiled(folder: Path, *words: str, **environment: str) -> int:
+    """How much a fresh process had to compile for a function and a worker."""
+    return ended(compiling(folder, *words, **environment))
+
+
+def compiling(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("compile_one.py")
+    told = {**os.environ, "CAMSHAFT_CACHE": str(folder), **environment}
+    return subprocess.Popen([sys.executable, script, *words], env=told, stdout=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return int(said)
+
+
+def test_what_two_starts_at_once_compile_is_there_for_the_third(tmp_path: Path) -> None:
+    both = [compiling(tmp_path) for _ in range(2)]
+    assert all(ended(process) for process in both)
+    assert compiled(tmp_path) == 0
+    assert compiled(tmp_path, "unwritable") == 0  # read where nothing may be written
+
+
+def test_another_processor_has_machine_code_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        compiled(tmp_path, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert compiled(tmp_path)
+    assert len(list((tmp_path / "numba").iterdir())) == 2
+
+
+def test_damaged_machine_code_is_compiled_anew(tmp_path: Path) -> None:
+    assert compiled(tmp_path)
+    for file in (tmp_path / "numba").rglob("*.nb*"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert compiled(tmp_path)
+    assert compiled(tmp_path) == 0
+
+
+def test_on_a_full_disk_functions_still_compile(tmp_path: Path) -> None:
+    assert compiled(tmp_path, "unwritable")
 
 
 def test_lanes_are_those_of_the_host() -> None:
