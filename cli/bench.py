@@ -173,13 +173,14 @@ def _measure_offline(
     workload: Workload, targets: Any, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], dict[str, str]]:
     from ..diagnostics.bench.offline import drive, warm_up
-    from .progress import running
+    from .progress import opening, running, stages
 
     engine = _engine(options["offline"], options["overrides"])
     with closing(engine):
-        engine.open()
-        _refuse_too_long(workload, engine)
-        warm_up(engine, workload, options["warmup"])
+        with stages() as progress, opening(progress):
+            engine.open()
+            _refuse_too_long(workload, engine)
+            warm_up(engine, workload, options["warmup"])
         with running() as bar:
             progress = bar.begin(workload.name, workload.count)
             run = drive(engine, workload, progress=progress, seed=options["seed"])
@@ -238,10 +239,10 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
     from ..diagnostics.bench.policies import compare
     from ..diagnostics.results import parse_targets
-    from .progress import running
+    from .progress import opening, running
 
     workload = _workload(load, options["requests"], None, None)
-    with running() as bar:
+    with running() as bar, opening(bar.stage):
         watch = _Watch(bar, workload.name, source, options)
         compare(
             lambda policy: _engine(source, options["overrides"], policy),

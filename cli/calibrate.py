@@ -59,6 +59,7 @@ def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
     from ..diagnostics.cost.measure import measure
     from ..diagnostics.cost.trial import AT_ONCE, host_us, trial
     from ..diagnostics.simulate.devices import calibrated_sheet
+    from .progress import opening, stages
 
     config, shape, hardware = resolved.config, resolved.shape, resolved.hardware
     if shape is None or hardware is None:
@@ -66,7 +67,8 @@ def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
     executor, dtype = TorchExecutor(config), str(config.dtype)
     _say(f"loading {config.model}")
     with closing(executor):
-        capacity = executor.open()
+        with stages() as progress, opening(progress):
+            capacity = executor.open()
         plain, policy = config.model_copy(update={"record": None}), policy_file(config)
         _say("serving a small load")
         steps = trial(executor, capacity, plain, policy)

@@ -29,6 +29,15 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
 
 
+@contextmanager
+def opening(progress: Callable[[str, int, int], None]) -> Iterator[None]:
+    """While an engine opens in this process: kernels that are compiled then, which takes long, are told of."""
+    from ..core.execute.compiling import compiling
+
+    with compiling(progress):
+        yield
+
+
 def _lines() -> Callable[[str, int, int], None]:
     told: set[str] = set()
 
@@ -80,6 +89,11 @@ class Lines:
                 f"{self._name}: {ended:,} of {self._total:,} requests, {tokens:,} tokens, {now - self._started_s:.0f} s"
             )
 
+    def stage(self, name: str, number: int, total: int) -> None:
+        """Something else goes on; a line where it begins."""
+        if number == 1:
+            self.say(f"{name} ...")
+
     def say(self, text: str) -> None:
         """One line."""
         click.echo(text, err=True)
@@ -102,6 +116,11 @@ class Bar:
 
     def __call__(self, ended: int, tokens: int) -> None:
         self._bar.update(self._task, completed=ended, description=f"{self._name} ({tokens:,} tokens)")
+
+    def stage(self, name: str, number: int, total: int) -> None:
+        """Something else goes on; a line where it begins."""
+        if number == 1:
+            self.say(f"{name} ...")
 
     def say(self, text: str) -> None:
         """One line."""

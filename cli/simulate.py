@@ -277,11 +277,13 @@ def _serve_here(
     from ..diagnostics.bench.offline import drive, warm_up
     from ..diagnostics.cost.step import StepCost
     from ..diagnostics.simulate.live import machine_speed
+    from .progress import opening, stages
 
     settled = settle(with_policy(load_config(config, overrides), policy)).config
     executor = TorchExecutor(settled)
     with closing(Engine(settled, executor, policy_file(settled))) as engine:
-        engine.open()
+        with stages() as progress, opening(progress):
+            engine.open()
         plain = isinstance(prepared.cost, StepCost)
         speed = machine_speed(executor, engine.capacity, prepared.cost) if plain else None
         warm_up(engine, workload, 2)

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from ..config import Resolved, ServeConfig
 from .engine_process import Engine, EngineFactory
 from .prompts import Tokenizer
@@ -17,6 +19,7 @@ from .prompts import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+log = structlog.get_logger()
 _SECRET = frozenset({"api_key"})
 
 
@@ -65,7 +68,24 @@ def open_engine(config_json: str) -> Engine:
     """In the engine process: an engine for a resolved configuration, not opened yet."""
     from ..build import build_engine
 
-    return build_engine(ServeConfig.model_validate_json(config_json))
+    config = ServeConfig.model_validate_json(config_json)
+    if config.device == "cpu":
+        _tell_of_compiling()
+    return build_engine(config)
+
+
+def _tell_of_compiling() -> None:
+    """Logs when kernels begin to be compiled, for as long as this process lives: once the server answers, a
+    request waits for it."""
+    from ..execute.compiling import STAGE, watch_compiler
+
+    def progress(stage: str, number: int, total: int) -> None:
+        if number == 1:
+            log.info(f"{STAGE}; this may take half a minute")
+        else:
+            log.debug(stage, number=number)
+
+    watch_compiler(progress)
 
 
 def load_tokenizer(name: str) -> Tokenizer:

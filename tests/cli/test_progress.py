@@ -51,3 +51,14 @@ def test_there_is_a_bar_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     with running() as there:
         assert isinstance(there, Bar)
         there.begin("naive", 2)(1, 5)
+
+
+def test_a_stage_between_runs_is_told_of_where_it_begins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        with running() as bar:
+            for number in (1, 2, 3):
+                bar.stage("compiling", number, 0)
+        assert capsys.readouterr().err.count("compiling ...") == 1
