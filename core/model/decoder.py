@@ -6,6 +6,8 @@ rotary scaling, tied embeddings, experts.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from ...kernels.paged_attention import Sequences, paged_attention
@@ -49,7 +51,7 @@ class DenseDecoder:
         self._scale = shape.head_dim**-0.5
         self._workspace = Workspace(shape, device, dtype)
         self._programs = None
-        if device.type == "cpu" and dtype == torch.float32:
+        if device.type == "cpu" and dtype == torch.float32 and find_spec("numba") is not None:
             self._programs = DecodePrograms(shape, self._compute)
 
     @torch.inference_mode()

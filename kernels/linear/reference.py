@@ -30,12 +30,16 @@ class DenseLinear:
             x = rms_norm(x, self._norm.weight, self._norm.eps, added=added)
         elif added is not None:
             x += added
-        if out is not None and accumulate and self._bias is None:
-            return out.addmm_(x, self._weight.t())  # the product's own epilogue adds: no pass of its own
-        product = torch.nn.functional.linear(x, self._weight, self._bias)
         if out is None:
-            return product
-        return out.add_(product) if accumulate else out.copy_(product)
+            return torch.nn.functional.linear(x, self._weight, self._bias)
+        # Into `out` by the product itself: a copy, or a sum, would be a pass of its own.
+        if not accumulate and self._bias is None:
+            return torch.mm(x, self._weight.t(), out=out)
+        if not accumulate:
+            return torch.addmm(self._bias, x, self._weight.t(), out=out)
+        if self._bias is None:
+            return out.addmm_(x, self._weight.t())
+        return out.add_(torch.nn.functional.linear(x, self._weight, self._bias))
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         return self._weight.index_select(0, indices)
