@@ -73,7 +73,7 @@ class KVCache:
             shared = blocks[-1]
             blocks[-1] = self._take(1)[0]
             self.tables.copy_block(shared, blocks[-1])
-            self.pool.release(shared, keep=shared in self.prefix)
+            self.pool.release([shared], kept=self.prefix)
         self.tables.extend(row, blocks)
 
     def grow(self, row: int, tokens: int) -> None:
@@ -96,16 +96,15 @@ class KVCache:
         full = len(tokens) // size
         extend_chain(request.hashes, tokens, size, full, request.cache_salt)
         first = start // size
-        for index, block in enumerate(self.tables.table[row, first:full].tolist(), first):
-            if block not in self.prefix:
-                self.prefix.insert(
-                    request.hashes[index], block, tokens[index * size : (index + 1) * size].tobytes()
-                )
+        if first < full:
+            blocks = self.tables.table[row, first:full].tolist()
+            self.prefix.insert(
+                request.hashes[first:full], blocks, tokens[first * size : full * size].tobytes()
+            )
 
     def end(self, row: int) -> None:
         """Gives a row's blocks back, the last ones first in line for reuse."""
-        for block in reversed(self.tables.clear(row)):
-            self.pool.release(block, keep=block in self.prefix)
+        self.pool.release(reversed(self.tables.clear(row)), kept=self.prefix)
 
     def take_changes(self) -> TableChanges:
         return self.tables.take_changes()
@@ -134,6 +133,5 @@ class KVCache:
     def _take(self, count: int) -> list[int]:
         blocks = self.pool.take(count)
         if len(self.prefix):
-            for block in blocks:
-                self.prefix.forget(block)
+            self.prefix.forget(blocks)
         return blocks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ..errors import IntegrityError
 
@@ -11,8 +11,8 @@ from ..errors import IntegrityError
 class BlockPool:
     """Reference counts and a free list in order of last use; every operation is O(1) a block.
 
-    A freed block keeps its content until it is taken again. Blocks freed as `keep` (their content may be
-    asked for again) queue at the far end; others are reused first.
+    A freed block keeps its content until it is taken again. Blocks that are `kept` when freed (their content
+    may be asked for again) queue at the far end; others are reused first.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -50,16 +50,18 @@ class BlockPool:
                 del self._free[block]
             self._refs[block] += 1
 
-    def release(self, block: int, *, keep: bool) -> None:
-        """One reference less. Raises IntegrityError if there was none."""
-        refs = self._refs[block]
-        if refs <= 0:
-            raise IntegrityError(f"block {block} released, but nobody holds it")
-        self._refs[block] = refs - 1
-        if refs == 1:
-            self._free[block] = None
-            if not keep:
-                self._free.move_to_end(block, last=False)
+    def release(self, blocks: Iterable[int], *, kept: Container[int] = ()) -> None:
+        """One reference less of each, in order. Raises IntegrityError if there was none."""
+        refs, free = self._refs, self._free
+        for block in blocks:
+            left = refs[block] - 1
+            if left < 0:
+                raise IntegrityError(f"block {block} released, but nobody holds it")
+            refs[block] = left
+            if left == 0:
+                free[block] = None
+                if block not in kept:
+                    free.move_to_end(block, last=False)
 
     def check(self, held: dict[int, int]) -> None:
         """Raises IntegrityError unless reference counts equal `held` (block -> holders) and the free list

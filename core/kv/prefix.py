@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,16 +32,11 @@ def extend_chain(
         hashes.append(parent)
 
 
-class _Entry(NamedTuple):
-    block: int
-    tokens: bytes
-
-
 class PrefixIndex:
     """Chained block hash -> block. A hit must also equal the tokens, so a collision is a miss."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, _Entry] = {}
+        self._entries: dict[bytes, tuple[int, bytes]] = {}  # block and its tokens
         self._hash_of: dict[int, bytes] = {}
         self.queries = 0  # tokens looked up at admission
         self.hits = 0  # of these, found
@@ -61,23 +55,28 @@ class PrefixIndex:
             entry = entries.get(key)
             if entry is None:
                 break
-            if tokens[index * block_size : (index + 1) * block_size].tobytes() != entry.tokens:
+            block, content = entry
+            if tokens[index * block_size : (index + 1) * block_size].tobytes() != content:
                 break
-            found.append(entry.block)
+            found.append(block)
         return found
 
-    def insert(self, key: bytes, block: int, tokens: bytes) -> None:
-        """Names `block` as the holder of a full block's content; the first holder stays."""
-        if key in self._entries or block in self._hash_of:
-            return
-        self._entries[key] = _Entry(block, tokens)
-        self._hash_of[block] = key
+    def insert(self, keys: Sequence[bytes], blocks: Sequence[int], tokens: bytes) -> None:
+        """Names each of `blocks` as the holder of a full block's content, `tokens` in order; the first holder stays."""
+        entries, hash_of = self._entries, self._hash_of
+        width = len(tokens) // len(blocks)
+        for key, block, offset in zip(keys, blocks, range(0, len(tokens), width), strict=True):
+            if key not in entries and block not in hash_of:
+                entries[key] = (block, tokens[offset : offset + width])
+                hash_of[block] = key
 
-    def forget(self, block: int) -> None:
-        """The block is about to be overwritten."""
-        key = self._hash_of.pop(block, None)
-        if key is not None:
-            del self._entries[key]
+    def forget(self, blocks: Iterable[int]) -> None:
+        """The blocks are about to be overwritten."""
+        entries, hash_of = self._entries, self._hash_of
+        for block in blocks:
+            key = hash_of.pop(block, None)
+            if key is not None:
+                del entries[key]
 
     def clear(self) -> None:
         """No block is found from now on."""
@@ -88,6 +87,6 @@ class PrefixIndex:
         """Raises IntegrityError unless both directions agree."""
         if len(self._entries) != len(self._hash_of):
             raise IntegrityError(f"prefix index: {len(self._entries)} hashes, {len(self._hash_of)} blocks")
-        for key, entry in self._entries.items():
-            if self._hash_of.get(entry.block) != key:
-                raise IntegrityError(f"prefix index: block {entry.block} does not point back to its hash")
+        for key, (block, _) in self._entries.items():
+            if self._hash_of.get(block) != key:
+                raise IntegrityError(f"prefix index: block {block} does not point back to its hash")

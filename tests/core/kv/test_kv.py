@@ -29,10 +29,10 @@ def make_cache(num_blocks: int = 8, block_size: int = 4) -> KVCache:
 def test_blocks_worth_keeping_are_reused_last() -> None:
     pool = BlockPool(4)
     a, b, c, d = pool.take(4)
-    pool.release(a, keep=True)
-    pool.release(b, keep=False)
-    pool.release(c, keep=True)
-    pool.release(d, keep=False)
+    pool.release([a], kept={a})
+    pool.release([b])
+    pool.release([c], kept={c})
+    pool.release([d])
     assert pool.take(4) == [d, b, a, c]
 
 
@@ -40,12 +40,12 @@ def test_a_shared_block_is_free_only_when_the_last_holder_lets_go() -> None:
     pool = BlockPool(2)
     (block,) = pool.take(1)
     pool.share([block])
-    pool.release(block, keep=False)
+    pool.release([block])
     assert pool.num_free == 1
-    pool.release(block, keep=False)
+    pool.release([block])
     assert pool.num_free == 2
     with pytest.raises(IntegrityError, match="nobody holds"):
-        pool.release(block, keep=False)
+        pool.release([block])
 
 
 def test_more_than_is_free_is_refused_whole() -> None:
@@ -72,7 +72,7 @@ def test_the_chain_depends_on_everything_before_and_on_the_salt() -> None:
 def test_a_hash_collision_is_a_miss() -> None:
     index = PrefixIndex()
     tokens = np.array([1, 2, 3, 4], dtype=np.int32)
-    index.insert(b"same", 7, np.array([9, 9, 9, 9], dtype=np.int32).tobytes())
+    index.insert([b"same"], [7], np.array([9, 9, 9, 9], dtype=np.int32).tobytes())
     assert index.lookup([b"same"], tokens, 4) == []
 
 
@@ -128,7 +128,7 @@ def test_integrity_names_what_is_broken() -> None:
         cache.check_integrity(rows, np.array([9]))
     with pytest.raises(IntegrityError, match="do not run"):
         cache.check_integrity(np.array([], dtype=int), np.array([8]))
-    cache.pool.release(cache.tables.blocks(0)[0], keep=False)
+    cache.pool.release(cache.tables.blocks(0)[:1])
     with pytest.raises(IntegrityError, match="0 references, 1 holders"):
         cache.check_integrity(rows, np.array([8]))
 
