@@ -44,8 +44,8 @@ def steps_of_every_size(executor: TorchExecutor) -> None:
             0, rows, int32([position] * decodes + [0] * len(prompts)), int32([1] * decodes + prompts),
             np.ones(len(rows), bool), decodes, padding=padding,
             added=tuple(
-                NewRow(row, str(row), int32(np.arange(LENGTH - 1) % 200), LENGTH - 2, ASKS[row % 3])
-                for row in range(decodes, len(rows))
+                NewRow(decodes + i, str(i), int32(np.arange(count) % 200), count, ASKS[(decodes + i) % 3])
+                for i, count in enumerate(prompts)
             ),
             table_rows=int32(tables[:, 0]), table_indices=int32(tables[:, 1]),
             table_blocks=int32(tables[:, 0] * blocks + tables[:, 1]),
