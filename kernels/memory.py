@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 
+import numpy as np
 import torch
 
 LARGE_PAGE_BYTES = 2 << 20
@@ -51,3 +52,21 @@ class Arena:
 
 
 WEIGHTS = Arena()
+
+
+class Scratch:
+    """Memory that calls share, zero at first. What it has outgrown is kept, at most as much again: recorded
+    programs point at it.
+    """
+
+    def __init__(self) -> None:
+        self._memory: list[np.ndarray] = []  # NumPy's, so that taking it is no work of torch's
+        self._floats = self._address = 0
+
+    def address(self, floats: int) -> int:
+        """Address of room for so many float32."""
+        if floats > self._floats:
+            self._floats = max(floats, 2 * self._floats)
+            self._memory.append(np.zeros(self._floats, dtype=np.float32))
+            self._address = self._memory[-1].ctypes.data
+        return self._address

@@ -31,7 +31,7 @@ def cache_folder() -> Path | None:
     own, xdg = os.environ.get("CAMSHAFT_CACHE"), os.environ.get("XDG_CACHE_HOME")
     digest = hashlib.sha256(_target().encode())
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-        if file.name == "cpu.py" or file.parent.name == "native":
+        if file.name.startswith("cpu") or file.parent.name == "native":
             digest.update(file.read_bytes())
     try:
         root = Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "camshaft"

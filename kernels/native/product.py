@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numba import carray
 
-from ..memory import WEIGHTS
+from ..memory import WEIGHTS, Scratch
 from .jit import jit, worker
 from .mathematics import silu, sum_of_squares
 from .team import Job, is_ready, ready, take, team
@@ -260,24 +260,7 @@ def _product_work(control: int, arguments: int) -> None:
 _lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqqq")
 
 
-class Scratch:
-    """Memory for laid-out activations, kept between calls and shared by every layer of a process.
-
-    What it has outgrown is kept too, at most as much again: recorded programs point at it.
-    """
-
-    def __init__(self) -> None:
-        self._memory = [torch.empty(0)]
-
-    def address(self, rows: int, k: int) -> int:
-        """Address of room for x [rows, k] laid out."""
-        needed, held = -(-k // DEPTH) * rows * ROW, self._memory[-1].numel()
-        if needed > held:
-            self._memory.append(torch.zeros(max(needed, 2 * held)))
-        return self._memory[-1].data_ptr()
-
-
-_SCRATCH = Scratch()
+_SCRATCH = Scratch()  # of activations laid out for all members
 
 
 @functools.cache
@@ -300,7 +283,7 @@ def product(
         return
     source, laid = x.data_ptr(), 0
     if rows > SHARED_ROWS:
-        laid = _SCRATCH.address(rows, k)
+        laid = _SCRATCH.address(-(-k // DEPTH) * rows * ROW)
         _lay_out_job(source, rows, k, norm, eps, laid)
     grain, skip = _grain(-(-n // WIDTH), rows, team().size)
     _product_job(source, rows, k, norm, eps, laid, weight, bias, out.data_ptr(), n, mode, grain, skip)

@@ -83,6 +83,17 @@ def take(gate: int, count: int) -> int:
 
 
 @jit()
+def is_last(counter: int, count: int) -> bool:
+    """Counts a part as done, in the int64 at an address; true for the last of `count`, who sees what all have written
+    and leaves the counter at 0.
+    """
+    if _add(counter, 1) != count - 1:
+        return False
+    _store(counter, 0)
+    return True
+
+
+@jit()
 def is_ready(gate: int) -> bool:
     """Whether every task of the pieces before this one is done. A piece must have one task at least."""
     return _load(gate - GATE_BYTES + INSIDE) == 0

@@ -1,7 +1,8 @@
-"""float32 on a CPU: tiles of keys at fixed positions, online softmax (arXiv 1805.02867), heads of a group together.
+"""float32 on a CPU: one pass over the keys of each query, a segment at a time, the segments folded in their order.
 
-A query's terms are added in the same order whatever the batch, the chunk or the tile of queries it
-came with: tiles of TILE keys begin at multiples of TILE, and a hidden key adds exactly nothing.
+A query's terms are added in the same order whatever the batch, the chunk or the tile of queries it came with,
+and however work is shared: tiles and segments of keys begin at multiples of their sizes, a hidden key adds exactly
+nothing, and each segment is summed by itself before it is folded into the total of those before it.
 """
 
 from __future__ import annotations
@@ -10,241 +11,70 @@ import numpy as np
 import torch
 from numba import carray
 
+from ..memory import Scratch
 from ..native.jit import jit, worker
-from ..native.mathematics import exp
-from ..native.softmax import exponentials
-from ..native.team import Job, ready, take
-from ..native.vector import (
-    FOLDED,
-    HEIGHT,
-    LANES,
-    ROW,
-    WIDTH,
-    fetch,
-    largest,
-    pointer,
-    tile,
-    transpose,
-)
+from ..native.team import Job, is_last, ready, take, team
+from ..native.vector import ROW, WIDTH, pointer
 from . import Sequences
+from .cpu_tiles import TILE, attend, clear, fold, lay_out, write
 from .reference import paged_attention as reference
 
-TILE = FOLDED  # keys
+SEGMENT = 4 * TILE  # keys
 QUERY_ROWS = 56  # rows (queries x heads of a group) that share the keys of a tile
 MAX_HEAD_DIM = 256
-_LEAST = np.float32(-np.inf)
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+FEW_TASKS = (
+    16  # a member; fewer heads of sequences than that are cut into segments, so that the shares come out even
+)
 
 
 @jit()
-def _load_keys(
-    source: int,
-    block_size: int,
-    dim: int,
-    head_step: int,
-    table: int,
-    begin: int,
-    end: int,
-    keys: int,
-    apart: int,
-) -> None:
-    """Keys begin:end of one head, transposed to [TILE / WIDTH, dim, WIDTH]; what is past `end` is left undefined.
-
-    Meanwhile their values, `apart` bytes away, start on their way from memory.
-    """
-    blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
-    eights = block_size % 8 == 0 and dim % LANES == 0
-    key, stop, index, offset = begin, min(end, begin + TILE), begin // block_size, begin % block_size
-    place = source + (np.int64(blocks[index]) * head_step + offset * dim) * 4
-    while key < stop:
-        at = key - begin
-        target = keys + (at // WIDTH * dim * WIDTH + at % WIDTH) * 4
-        if eights:
-            for i in range(0, dim, LANES):
-                fetch(place + apart + 8 * i * 4, 8 * LANES * 4)
-                transpose(place + i * 4, dim, target + i * WIDTH * 4, WIDTH)
-        else:
-            column = carray(pointer(target), (dim * WIDTH,), np.float32)
-            values = carray(pointer(place), (dim,), np.float32)
-            for i in range(dim):
-                column[i * WIDTH] = values[i]
-        run = 8 if eights else 1
-        key += run
-        offset += run
-        place += run * dim * 4
-        if offset == block_size and key < stop:
-            index += 1
-            offset = 0
-            place = source + np.int64(blocks[index]) * head_step * 4
+def _first_key(position: int, window: int) -> int:
+    """Where the keys begin that a query at a position looks at; a multiple of TILE."""
+    return max(0, position - window + 1) // TILE * TILE if window > 0 else 0
 
 
 @jit()
-def _load_values(
-    source: int,
-    block_size: int,
-    dim: int,
-    padded: int,
-    head_step: int,
-    table: int,
-    begin: int,
-    end: int,
-    values: int,
-) -> None:
-    """Values begin:end of one head to [TILE, padded]."""
-    blocks = carray(pointer(table), (end // block_size + 1,), np.int32)
-    key, stop = begin, min(end, begin + TILE)
-    while key < stop:
-        offset = key % block_size
-        count = min(block_size - offset, stop - key)
-        place = source + (np.int64(blocks[key // block_size]) * head_step + offset * dim) * 4
-        target = values + (key - begin) * padded * 4
-        run = 1 if padded > dim else count  # keys that lie side by side in both
-        for _ in range(0, count, run):
-            taken = carray(pointer(place), (run * dim,), np.float32)
-            kept = carray(pointer(target), (run * dim,), np.float32)
-            for i in range(run * dim):
-                kept[i] = taken[i]
-            place += run * dim * 4
-            target += run * padded * 4
-        key += count
+def _room(rows: int, dim: int) -> int:
+    """Floats of `attend`'s scratch."""
+    return rows * (3 * ROW + 2) + TILE * (dim + -(-dim // WIDTH) * WIDTH)
 
 
 @jit()
-def _weigh(scores: int, low: int, high: int, scale: np.float32, state: int, output: int, dim: int) -> None:
-    """Scores of one row and tile become weights; keys outside low:high get none. state: largest, sum."""
-    row = carray(pointer(scores), (TILE,), np.float32)
-    if low >= high:
-        for i in range(TILE):
-            row[i] = _ZERO
-        return
-    seen = carray(pointer(state), (2,), np.float32)
-    for i in range(low):
-        row[i] = _LEAST
-    for i in range(high, TILE):
-        row[i] = _LEAST
-    peak = max(seen[0], largest(scores) * scale)
-    added = exponentials(scores, scale, peak)
-    if peak != seen[0]:  # what was added up so far was measured against a smaller one
-        shrink = exp(seen[0] - peak)
-        kept = carray(pointer(output), (dim,), np.float32)
-        for i in range(dim):
-            kept[i] *= shrink
-        seen[0], seen[1] = peak, seen[1] * shrink
-    seen[1] += added
-
-
-@jit()
-def _block_address(base: int, head_step: int, table: int, index: int, count: int) -> int:
-    """Where block `index` of a table of `count` blocks lies; 0 past its end."""
-    if index >= count:
-        return 0
-    return base + np.int64(carray(pointer(table), (count,), np.int32)[index]) * head_step * 4
-
-
-@jit()
-def _add_values(
-    rows: int, scores: int, source: int, count: int, dim: int, output: int, block_size: int, head_step: int,
-    table: int, ahead: int, next_table: int, next_blocks: int,
-) -> None:  # fmt: skip
-    """Adds weighted values of the table's first `count` keys where they lie.
-
-    Meanwhile the blocks of the next table, `ahead` in memory, start on their way.
-    """
-    blocks = -(-count // block_size)
-    for index in range(blocks):
-        values = _block_address(source, head_step, table, index, blocks)
-        early = _block_address(ahead, head_step, next_table, index, next_blocks)
-        keys = min(block_size, count - index * block_size)
-        x, step = scores + index * block_size * 4, WIDTH * 4 if early != 0 else 0
-        for part in range(0, dim, WIDTH):
-            fetched = early + part * block_size * 4 if early != 0 else values
-            tile(
-                rows,
-                x,
-                values + part * 4,
-                dim,
-                keys,
-                output + part * 4,
-                1,
-                fetched,
-                step,
-                fetched + step // 2,
-                step,
-            )
-
-
-@jit()
-def _attend(
+def _whole(
     q: int, q_step: int, out: int, out_step: int, group: int, dim: int, k: int, v: int, block_size: int,
     head_step: int, table: int, queries: int, position: int, window: int, scale: np.float32, scratch: int,
     next_shift: int, next_table: int, next_blocks: int,
 ) -> None:  # fmt: skip
     """One head of the cache for `queries` queries at position, position + 1, ...; group rows each.
 
-    The caller's next head lies `next_shift` bytes from this one; the tile it begins with is fetched early.
+    The caller's next head lies `next_shift` bytes from this one, and its keys begin with next_table.
     """
-    rows, padded = queries * group, -(-dim // WIDTH) * WIDTH
-    laid, scores = scratch, scratch + rows * ROW * 4
-    output, state = scores + rows * ROW * 4, scores + 2 * rows * ROW * 4
-    keys = state + rows * 2 * 4
-    values = keys + TILE * dim * 4
-    for row in range(rows):
-        source = carray(pointer(q + (row // group * q_step + row % group * dim) * 4), (dim,), np.float32)
-        target = carray(pointer(laid + row * ROW * 4), (dim,), np.float32)
-        sums = carray(pointer(output + row * ROW * 4), (padded,), np.float32)
-        seen = carray(pointer(state + row * 8), (2,), np.float32)
-        for i in range(dim):
-            target[i] = source[i]
-        for i in range(padded):
-            sums[i] = _ZERO
-        seen[0], seen[1] = _LEAST, _ZERO
-    context = position + queries
-    begin = max(0, position - window + 1) // TILE * TILE if window > 0 else 0
-    panels = -(-rows // HEIGHT)
-    whole = TILE % block_size == 0 and WIDTH % min(block_size, WIDTH) == 0 and dim % WIDTH == 0
+    rows, context = queries * group, position + queries
+    sums, state = scratch + 2 * rows * ROW * 4, scratch + 3 * rows * ROW * 4
+    total = scratch + _room(rows, dim) * 4
+    total_state = total + rows * ROW * 4
+    lay_out(q, q_step, group, dim, rows, scratch)
+    begin = _first_key(position, window)
+    alone = begin // SEGMENT == (context - 1) // SEGMENT
+    if not alone:
+        clear(rows, dim, total, total_state)
     while begin < context:
-        _load_keys(k, block_size, dim, head_step, table, begin, context, keys, v - k)
-        direct = whole and panels == 1
-        if not direct:
-            _load_values(v, block_size, dim, padded, head_step, table, begin, context, values)
-        count = min(TILE, context - begin)
-        here, per_tile = table + begin // block_size * 4, TILE // block_size
-        if begin + TILE < context:
-            shift, ahead = 0, here + per_tile * 4
-            blocks = min(per_tile, -(-(context - begin - TILE) // block_size))
-        else:
-            shift, ahead, blocks = next_shift, next_table, min(per_tile, next_blocks)
-        if not whole:
-            blocks = 0
-        for panel in range(panels):
-            first = panel * rows // panels
-            height = (panel + 1) * rows // panels - first
-            place = first * ROW * 4
-            for part in range(0, count, WIDTH):
-                w = keys + part * dim * 4
-                tile(height, laid + place, w, WIDTH, dim, scores + place + part * 4, 0, keys, 0, keys, 0)
-            for row in range(first, first + height):
-                at = position + row // group
-                low = max(0, at - window + 1 - begin) if window > 0 else 0
-                high = min(count, at + 1 - begin)
-                row_place = row * ROW * 4
-                _weigh(scores + row_place, low, high, scale, state + row * 8, output + row_place, dim)
-            if direct:
-                _add_values(
-                    rows, scores, v, count, dim, output, block_size, head_step, here, k + shift, ahead, blocks
-                )
-                continue
-            for part in range(0, padded, WIDTH):
-                w, sums_place = values + part * 4, output + place + part * 4
-                tile(height, scores + place, w, padded, count, sums_place, 1, values, 0, values, 0)
-        begin += TILE
-    for row in range(rows):
-        sums = carray(pointer(output + row * ROW * 4), (dim,), np.float32)
-        target = carray(pointer(out + (row // group * out_step + row % group * dim) * 4), (dim,), np.float32)
-        seen = carray(pointer(state + row * 8), (2,), np.float32)
-        share = _ONE / seen[1]
-        for i in range(dim):
-            target[i] = sums[i] * share
+        end = min((begin // SEGMENT + 1) * SEGMENT, context)
+        shift, then, blocks = next_shift, next_table, next_blocks
+        if end < context and SEGMENT % block_size == 0:
+            shift, then, blocks = 0, table + end // block_size * 4, -(-(context - end) // block_size)
+        clear(rows, dim, sums, state)
+        attend(
+            rows, group, dim, k, v, block_size, head_step, table, position, window, scale, scratch, begin, end,
+            shift, then, blocks,
+        )  # fmt: skip
+        if not alone:
+            fold(rows, dim, sums, state, ROW, total, total_state)
+        begin = end
+    if alone:
+        write(rows, group, dim, sums, state, out, out_step)
+    else:
+        write(rows, group, dim, total, total_state, out, out_step)
 
 
 @jit()
@@ -278,7 +108,7 @@ def _work(control: int, arguments: int) -> None:
     if i == n:
         return
     ready(control)
-    scratch = np.empty(rows * (3 * ROW + 2) + TILE * (dim + -(-dim // WIDTH) * WIDTH), dtype=np.float32)
+    scratch = np.empty(_room(rows, dim) + rows * (ROW + 2), dtype=np.float32)
     while i < n:
         first = np.int64(start[i]) + (task - before) // kv_heads * per_tile
         head, end = (task - before) % kv_heads, np.int64(start[i + 1])
@@ -286,7 +116,7 @@ def _work(control: int, arguments: int) -> None:
         following = take(control, 1)  # known so early that its first keys are here when it begins
         then, tasks = _sequence_of(following, i, before, start, n, per_tile, kv_heads)
         reach = -(-np.int64(context[then]) // block_size) if then < n and window == 0 else 0
-        _attend(
+        _whole(
             q + (first * q_step + column) * 4, q_step, out + (first * wide + column) * 4, wide, group, dim,
             k + shift, v + shift, block_size, kv_heads * head_step, tables + i * table_step * 4,
             min(per_tile, end - first), np.int64(context[i]) - (end - first), window, scale,
@@ -296,7 +126,96 @@ def _work(control: int, arguments: int) -> None:
         task, i, before = following, then, tasks
 
 
-_job = Job(_work, "q" * 16 + "d")
+@jit()
+def _segment_of(
+    task: int, i: int, before: int, context: np.ndarray, n: int, window: int, kv_heads: int
+) -> tuple[int, int]:
+    """The sequence that a task of a segment and head belongs to, n if to none, and the tasks before its first."""
+    while i < n:
+        first = _first_key(context[i] - 1, window) // SEGMENT
+        here = ((np.int64(context[i]) - 1) // SEGMENT + 1 - first) * kv_heads
+        if task < before + here:
+            break
+        i += 1
+        before += here
+    return i, before
+
+
+@jit()
+def _keep(rows: int, dim: int, sums: int, state: int, kept: int) -> None:
+    """A segment's sums, rows side by side, then its states, to where whoever folds them looks."""
+    for row in range(rows):
+        source = carray(pointer(sums + row * ROW * 4), (dim,), np.float32)
+        target = carray(pointer(kept + row * dim * 4), (dim,), np.float32)
+        for i in range(dim):
+            target[i] = source[i]
+    seen, states = (
+        carray(pointer(state), (2 * rows,), np.float32),
+        carray(pointer(kept + rows * dim * 4), (2 * rows,), np.float32),
+    )
+    for i in range(2 * rows):
+        states[i] = seen[i]
+
+
+@worker
+def _segment_work(control: int, arguments: int) -> None:
+    """Decodes alone; tasks are a segment of a sequence's keys with one head of the cache each.
+
+    Whoever ends the last segment of a head folds all of them.
+    """
+    given = carray(pointer(arguments), (20,), np.int64)
+    q, q_step, out, group, kv_heads, dim = given[0], given[1], given[2], given[3], given[4], given[5]
+    k, v, block_size, tables, table_step = given[6], given[7], given[8], given[9], given[10]
+    n, window, kept, counters, most = given[13], given[14], given[16], given[17], given[18]
+    scale = np.float32(carray(pointer(arguments + 19 * 8), (1,), np.float64)[0])
+    start = carray(pointer(given[11]), (n + 1,), np.int32)
+    context = carray(pointer(given[12]), (n,), np.int32)
+    head_step, wide, size = block_size * dim, kv_heads * group * dim, group * (dim + 2) * 4
+    task = take(control, 1)
+    i, before = _segment_of(task, 0, np.int64(0), context, n, window, kv_heads)
+    if i == n:
+        return
+    room = np.empty(_room(group, dim), dtype=np.float32)
+    scratch = room.ctypes.data
+    sums, state = scratch + 2 * group * ROW * 4, scratch + 3 * group * ROW * 4
+    ready(control)
+    while i < n:
+        position, head = np.int64(context[i]) - 1, (task - before) % kv_heads
+        first = _first_key(position, window)
+        segment = first // SEGMENT + (task - before) // kv_heads
+        last, begin = position // SEGMENT, max(first, segment * SEGMENT)
+        row, column, shift = np.int64(start[i]), head * group * dim, head * head_step * 4
+        following = take(control, 1)  # known so early that its first keys are here when it begins
+        then, tasks = _segment_of(following, i, before, context, n, window, kv_heads)
+        ahead, reach = np.int64(0), np.int64(0)
+        if then < n and window == 0 and SEGMENT % block_size == 0:
+            ahead = (following - tasks) // kv_heads * (SEGMENT // block_size)
+            reach = -(-np.int64(context[then]) // block_size) - ahead
+        lay_out(q + (row * q_step + column) * 4, q_step, group, dim, group, scratch)
+        clear(group, dim, sums, state)
+        attend(
+            group, group, dim, k + shift, v + shift, block_size, kv_heads * head_step, tables + i * table_step * 4,
+            position, window, scale, scratch, begin, min((segment + 1) * SEGMENT, position + 1),
+            ((following - tasks) % kv_heads - head) * head_step * 4, tables + (then * table_step + ahead) * 4, reach,
+        )  # fmt: skip
+        target, here = out + (row * wide + column) * 4, last - first // SEGMENT + 1
+        pair = i * kv_heads + head
+        if here > 1:
+            place = kept + pair * most * size
+            _keep(group, dim, sums, state, place + (segment - first // SEGMENT) * size)
+            if is_last(counters + pair * 8, here):
+                clear(group, dim, sums, state)
+                for part in range(here):
+                    at = place + part * size
+                    fold(group, dim, at, at + group * dim * 4, dim, sums, state)
+                write(group, group, dim, sums, state, target, wide)
+        else:
+            write(group, group, dim, sums, state, target, wide)
+        task, i, before = following, then, tasks
+
+
+_job, _segment_job = Job(_work, "q" * 16 + "d"), Job(_segment_work, "q" * 19 + "d")
+_KEPT, _COUNTERS = Scratch(), Scratch()
 
 
 def paged_attention(
@@ -315,10 +234,17 @@ def paged_attention(
     if dim % 8 or dim > MAX_HEAD_DIM or k_cache.dtype != torch.float32:
         reference(q, k_cache, v_cache, sequences, scale, window, out)
         return
-    tables = sequences.block_tables
-    _job(
-        q.data_ptr(), q.stride(0), out.data_ptr(), q.shape[1] // (kv_heads * dim), kv_heads, dim,
+    tables, group = sequences.block_tables, q.shape[1] // (kv_heads * dim)
+    arguments = (
+        q.data_ptr(), q.stride(0), out.data_ptr(), group, kv_heads, dim,
         k_cache.data_ptr(), v_cache.data_ptr(), block_size, tables.data_ptr(), tables.stride(0),
         sequences.query_starts.data_ptr(), sequences.context_lens.data_ptr(), n, window or 0,
-        sequences.max_query_len, scale,
+        sequences.max_query_len,
     )  # fmt: skip
+    pairs = n * kv_heads
+    if sequences.max_query_len > 1 or pairs >= FEW_TASKS * team().size:
+        _job(*arguments, scale)
+        return
+    most = -(-tables.shape[1] * block_size // SEGMENT) + 1
+    kept, counters = _KEPT.address(pairs * most * group * (dim + 2)), _COUNTERS.address(pairs * 2)
+    _segment_job(*arguments, kept, counters, most, scale)

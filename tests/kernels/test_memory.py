@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ctypes
+
+import numpy as np
 import torch
 
-from camshaft.kernels.memory import CHUNK_BYTES, Arena, ask_for_large_pages
+from camshaft.kernels.memory import CHUNK_BYTES, Arena, Scratch, ask_for_large_pages
 
 
 def test_pieces_lie_apart_and_begin_at_cache_lines() -> None:
@@ -34,3 +37,13 @@ def test_advice_leaves_small_tensors_alone() -> None:
     tensor = torch.arange(10.0)
     ask_for_large_pages(tensor)
     assert torch.equal(tensor, torch.arange(10.0))
+
+
+def test_scratch_that_was_handed_out_stays_where_it_is() -> None:
+    scratch = Scratch()
+    first = scratch.address(10)
+    assert scratch.address(5) == first
+    grown = scratch.address(11)
+    assert grown != first
+    assert scratch.address(20) == grown  # it doubled
+    assert not np.ctypeslib.as_array((ctypes.c_float * 10).from_address(first)).any()

@@ -71,7 +71,7 @@ def dense(case: Case, window: int | None) -> torch.Tensor:
     return torch.cat(out)
 
 
-MIXED = [(1, 1), (1, 16), (1, 17), (1, 200), (5, 5), (70, 70), (33, 133), (64, 192)]
+MIXED = [(1, 1), (1, 16), (1, 17), (1, 200), (5, 5), (70, 70), (33, 133), (64, 192), (1, 600), (20, 530)]
 
 
 @pytest.mark.parametrize("window", [None, 1, 7, 64, 100])
@@ -100,10 +100,10 @@ def test_bfloat16_runs_through_the_reference() -> None:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    context=st.integers(1, 150),
-    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    context=st.integers(1, 150) | st.integers(250, 700),
+    cuts=st.lists(st.integers(1, 60) | st.just(1), min_size=1, max_size=12),
     block_size=st.sampled_from([3, 8, 16]),
-    window=st.sampled_from([None, 20, 70]),
+    window=st.sampled_from([None, 20, 70, 300]),
     others=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 100)), max_size=4),
 )
 def test_a_query_has_the_same_bits_in_every_chunk_and_batch(
@@ -127,6 +127,26 @@ def test_a_query_has_the_same_bits_in_every_chunk_and_batch(
         alone = paged_attention(case.q[rows], case.k, case.v, chunk, case.scale, window)
         assert torch.equal(alone, together[rows])
         done += count
+
+
+@pytest.mark.parametrize("window", [None, 100, 300])
+@pytest.mark.parametrize("contexts", [[1], [256], [257], [511, 512, 513], [960, 3, 700], [300] * 60])
+def test_a_decode_has_the_same_bits_cut_into_segments_or_not(contexts: list[int], window: int | None) -> None:
+    """A chunk beside decodes keeps them whole; many decodes are whole too, few are shared out."""
+    case = make_case([(1, context) for context in contexts] + [(2, 2)], 9, 3, 64, 16, seed=len(contexts))
+    whole = paged_attention(case.q, case.k, case.v, case.sequences, case.scale, window)
+    n = len(contexts)
+    decodes = Sequences(
+        case.sequences.query_starts[: n + 1],
+        case.sequences.context_lens[:n],
+        case.sequences.block_tables[:n],
+        n,
+        1,
+        max(contexts),
+    )
+    for _ in range(3):  # whoever comes last folds: not always the same
+        shared = paged_attention(case.q[:n], case.k, case.v, decodes, case.scale, window)
+        assert torch.equal(shared, whole[:n])
 
 
 def test_rows_that_no_sequence_owns_are_left_alone() -> None:
