@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..config import ServeConfig
 
 FP8_CACHES = ("fp8", "fp8_e4m3")
+FP8_CAPABILITY = (8, 9)  # e4m3 products and conversions; Triton refuses them below
 CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory is not the engine's alone
 
 
@@ -38,6 +39,7 @@ def load_model(config: ServeConfig) -> Loaded:
     hardware = find_hardware(device.type)
     if hardware is None:
         raise ConfigError(f"device: {device.type} is not on this machine")
+    require_fp8(config, hardware)
     folder = locate(config.model)
     shape = model_shape(folder)
     dtype = dtype_of(config.dtype, device)
@@ -57,6 +59,19 @@ def load_model(config: ServeConfig) -> Loaded:
 
     others = 0 if hardware.free_bytes is None else hardware.memory_bytes - hardware.free_bytes
     return Loaded(model, limits, fit, accelerator.allocated_bytes(), others)
+
+
+def require_fp8(config: ServeConfig, hardware: Hardware) -> None:
+    """Raises ConfigError where the configuration asks a GPU for FP8 that has no arithmetic for it."""
+    if hardware.kind != "cuda" or (hardware.compute_capability or FP8_CAPABILITY) >= FP8_CAPABILITY:
+        return
+    for knob, value in (("quantization", config.quantization), ("kv_cache_dtype", config.kv_cache_dtype)):
+        if value in FP8_CACHES:
+            have, need = (".".join(map(str, part)) for part in (hardware.compute_capability, FP8_CAPABILITY))
+            raise ConfigError(
+                f"{knob}: {value} needs a GPU of compute capability {need} (L4, L40S, H100) or later; "
+                f"{hardware.name} has {have}. Leave {knob} out."
+            )
 
 
 def set_threads(shape: ModelShape) -> None:

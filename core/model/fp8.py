@@ -66,7 +66,9 @@ def matrix_linear(
     norm: InputNorm | None,
     input_scale: torch.Tensor | None,
 ) -> Linear:
-    """One layer over the rows of all parts. On a CPU, and where only some are FP8, all become `dtype`."""
+    """One layer over the rows of all parts. Where FP8 does not stay, and where only some are in it, all become
+    `dtype`.
+    """
     weights = _fp8(parts)
     if weights is not None:
         try:
@@ -109,8 +111,8 @@ def matrix_experts(
 
 
 def keeps_fp8(device: torch.device) -> bool:
-    """Whether FP8 weights stay so there: a CPU has no FP8 arithmetic, and float32 is faster on it."""
-    return device.type == "cuda"
+    """Whether FP8 weights stay so there: a CPU and a GPU before Ada have no FP8 arithmetic."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def quantized(weight: torch.Tensor) -> Fp8Weight:

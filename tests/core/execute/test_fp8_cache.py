@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from camshaft.core.config import Hardware, ServeConfig
 from camshaft.core.errors import ConfigError
 from camshaft.core.execute.cache import allocate_cache, copy_blocks
 from camshaft.core.execute.limits import Limits
-from camshaft.core.execute.load import cache_dtype_of
+from camshaft.core.execute.load import cache_dtype_of, require_fp8
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.request import SamplingParams
@@ -68,3 +69,17 @@ def test_only_what_a_kernel_reads_is_served(tiny_llama: Path) -> None:
     assert cache_dtype_of("bfloat16", shape, CUDA, BF16) is None
     with pytest.raises(ConfigError, match="float16"):
         cache_dtype_of("float16", shape, CUDA, BF16)
+
+
+@pytest.mark.parametrize("knob", ["quantization", "kv_cache_dtype"])
+def test_a_gpu_without_fp8_arithmetic_is_told_so(knob: str) -> None:
+    config = ServeConfig.model_validate({"model": "m", knob: "fp8"})
+    ampere, ada = (
+        Hardware(kind="cuda", name=name, memory_bytes=1, compute_capability=capability)
+        for name, capability in (("A100", (8, 0)), ("L4", (8, 9)))
+    )
+    with pytest.raises(ConfigError, match=rf"{knob}: fp8 needs .* 8\.9 .*A100 has 8\.0"):
+        require_fp8(config, ampere)
+    require_fp8(config, ada)
+    require_fp8(config, Hardware(kind="cpu", name="cpu", memory_bytes=1))
+    require_fp8(ServeConfig(model="m"), ampere)

@@ -133,6 +133,15 @@ def test_a_gpu_keeps_fp8_and_a_cpu_multiplies_out() -> None:
     assert kept.weight_bytes == 32 * 64 + 32 * 4
 
 
+@pytest.mark.parametrize(("capability", "kept"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
+def test_a_gpu_before_ada_multiplies_out_too(
+    capability: tuple[int, int], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert fp8.keeps_fp8(torch.device("cuda")) is kept
+    assert fp8.keeps_fp8(CPU) is False
+
+
 MIXTURES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 32},
