@@ -223,8 +223,8 @@ def _check(file: str, form: str) -> None:
         told = [
             {
                 **asdict(row.point),
-                "ttft_error": row.ttft_error,
-                "tpot_error": row.tpot_error,
+                "ttft_error": row.ttft_error if row.result else None,
+                "tpot_error": row.tpot_error if row.result else None,
                 "reason": row.reason,
             }
             for row in rows

@@ -101,10 +101,16 @@ def _error(predicted: Distribution | None, measured_ms: float) -> float:
     return predicted.mean / measured_ms - 1 if predicted else float("nan")
 
 
+COLUMNS = (
+    "system", "backend", "backend_version", "model_path", "precision", "tp_size", "attention_dp_size", "moe_ep_size",
+    "isl", "osl", "conc", "silicon_ttft_ms", "silicon_tpot_ms",
+)  # fmt: skip
+
+
 def read_points(path: Path, backend: str = "vllm") -> list[Point]:
     """The points of one backend; those without a stated concurrency are left out, and doubles.
 
-    Raises EvidenceError for a file that is no such table.
+    Raises EvidenceError for a file that is no such table, or has no such point.
     """
     try:
         with path.open(newline="") as file:
@@ -114,6 +120,10 @@ def read_points(path: Path, backend: str = "vllm") -> list[Point]:
         raise EvidenceError(f"{path}: {error.strerror}") from error
     except (KeyError, ValueError) as error:
         raise EvidenceError(f"{path}: not a table of serving points: {error}") from error
+    if not points:
+        raise EvidenceError(
+            f"{path}: no row has backend {backend} and a concurrency; the columns read are {', '.join(COLUMNS)}"
+        )
     return list(dict.fromkeys(points))
 
 
@@ -150,18 +160,18 @@ def compare(point: Point) -> Compared:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Mean absolute relative errors over unsaturated points, and the worst factor over saturated ones."""
+    """Mean absolute relative errors over unsaturated points, and the worst factor over saturated ones; None for none."""
 
     points: int
     unpredicted: int
-    tpot_mean: float
-    ttft_mean: float
+    tpot_mean: float | None
+    ttft_mean: float | None
     saturated_points: int
-    saturated_worst_factor: float
+    saturated_worst_factor: float | None
 
 
 def errors(compared: Iterable[Compared]) -> Errors:
-    """Summarises comparisons; NaN where there is nothing to average."""
+    """Summarises comparisons."""
     rows = list(compared)
     told = [row for row in rows if row.result]
     calm = [row for row in told if not row.point.saturated]
@@ -169,8 +179,8 @@ def errors(compared: Iterable[Compared]) -> Errors:
     return Errors(
         points=len(calm),
         unpredicted=len(rows) - len(told),
-        tpot_mean=fmean(abs(r.tpot_error) for r in calm) if calm else float("nan"),
-        ttft_mean=fmean(abs(r.ttft_error) for r in calm) if calm else float("nan"),
+        tpot_mean=fmean(abs(r.tpot_error) for r in calm) if calm else None,
+        ttft_mean=fmean(abs(r.ttft_error) for r in calm) if calm else None,
         saturated_points=len(late),
-        saturated_worst_factor=max((max(f, 1 / max(f, 1e-9)) for f in late), default=float("nan")),
+        saturated_worst_factor=max((max(f, 1 / max(f, 1e-9)) for f in late), default=None),
     )

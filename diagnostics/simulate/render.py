@@ -174,12 +174,16 @@ def print_compared(console: Console, rows: Sequence[Compared], found: Errors) ->
             f"{row.tpot_error:+.1%}",
         )
     console.print(table)
-    console.print(
-        f"{found.points} unsaturated points: time per output token off by {found.tpot_mean:.1%}, time to first token by "
-        f"{found.ttft_mean:.1%} on average; {found.saturated_points} saturated: first token within a factor "
-        f"{found.saturated_worst_factor:.2f}; {found.unpredicted} not predicted",
-        highlight=False,
-    )
+    told = [f"{found.points} unsaturated points"]
+    if found.tpot_mean is not None and found.ttft_mean is not None:
+        told[0] += (
+            f": time per output token off by {found.tpot_mean:.1%}, time to first token by {found.ttft_mean:.1%} on average"
+        )
+    if found.saturated_worst_factor is not None:
+        told.append(
+            f"{found.saturated_points} saturated: first token within a factor {found.saturated_worst_factor:.2f}"
+        )
+    console.print("; ".join([*told, f"{found.unpredicted} not predicted"]), highlight=False)
     for row in rows:
         if row.result is None:
             console.print(

@@ -17,6 +17,7 @@ from camshaft.diagnostics.simulate import EngineKind, prepare
 from camshaft.diagnostics.simulate.published import (
     ASSUMED_VERSION,
     Compared,
+    Errors,
     Point,
     compare,
     errors,
@@ -57,6 +58,8 @@ def test_dense_points_are_predicted_within_the_stated_error() -> None:
     compared = [compare(point) for point in chosen()]
     found = errors(compared)
     assert found.points == len(compared) >= 10
+    assert found.tpot_mean is not None
+    assert found.ttft_mean is not None
     assert found.unpredicted == 0
     assert found.tpot_mean <= 0.08
     assert found.ttft_mean <= 0.20
@@ -72,6 +75,8 @@ def test_mixtures_of_experts_are_predicted_within_the_stated_error() -> None:
     found = errors([compare(point) for point in chosen])
     band = load_hardware("h100").error_band
     assert found.points == len(chosen) >= 15
+    assert found.tpot_mean is not None
+    assert found.ttft_mean is not None
     assert found.tpot_mean <= band.moe_tpot_percent / 100
     assert found.ttft_mean <= band.moe_ttft_percent / 100
 
@@ -142,6 +147,12 @@ def test_a_table_of_points_is_read_by_its_published_columns(tmp_path: Path) -> N
     assert found.result.requests == 80
     with pytest.raises(EvidenceError):
         read_points(tmp_path / "absent.csv")
+    with pytest.raises(EvidenceError, match=r"no row has backend sglang.*silicon_ttft_ms"):
+        read_points(file, "sglang")
+
+
+def test_nothing_is_averaged_where_there_are_no_points() -> None:
+    assert errors([]) == Errors(0, 0, None, None, 0, None)
 
 
 def test_what_cannot_start_is_told_and_not_guessed() -> None:
