@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import contextmanager
 
 import torch
@@ -93,22 +92,3 @@ def check_size(op: str, name: str, tensor: torch.Tensor, size: tuple[int, ...]) 
     """Exactly this size."""
     if tuple(tensor.shape) != size:
         raise KernelInputError(op, name, f"is {tuple(tensor.shape)}, must be {size}")
-
-
-@functools.cache
-def num_sms(device: torch.device) -> int:
-    """SMs of the device; a small number stands for the interpreter, whose programs run one by one."""
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
-def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability; Hopper's for the interpreter."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-
-
-def warps_of(width: int) -> int:
-    """Warps of a program that keeps a row of so many numbers in registers: 32 a thread, or it spills."""
-    return min(32, max(4, 1 << max(0, width - 1).bit_length() >> 10))

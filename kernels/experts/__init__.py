@@ -8,6 +8,7 @@ import torch
 
 from ..dispatch import Dispatch
 from .grouping import sort_by_expert, tile_of
+from .routing import route
 
 __all__ = ["Experts", "make_experts", "route", "sort_by_expert", "tile_of"]
 
@@ -28,18 +29,6 @@ class Experts(Protocol):
         Nothing waits for the device. Returns out.
         """
         ...
-
-
-def route(logits: torch.Tensor, top_k: int, *, renormalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids int64 [T, top_k], weights float32 [T, top_k]) of router logits [T, experts], heaviest first.
-
-    Weights are the softmax over all experts; `renormalise` makes those of a token sum to 1 (Mixtral,
-    arXiv 2401.04088; Qwen3-MoE where its config says so).
-    """
-    weights, ids = logits.float().softmax(-1).topk(top_k, dim=-1)
-    if renormalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return ids, weights
 
 
 def make_experts(gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]) -> Experts:

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import checks
+from .. import checks, launch
 from ..silu_mul import silu_mul
 from . import sort_by_expert, tile_of
 
@@ -93,6 +93,14 @@ def product(
     """[num_places, n] of x and weight [experts, n, k], each place by its own expert. Raises KernelInputError."""
     places, tile_experts = groups
     checks.check_tensor("grouped_product", "x", x, weight.device, (weight.dtype,), whole=True)
+    checks.check_tensor("grouped_product", "places", places, x.device, checks.INTEGERS, whole=True)
+    checks.check_tensor(
+        "grouped_product", "tile_experts", tile_experts, x.device, checks.INTEGERS, whole=True
+    )
+    if x.shape[1] != weight.shape[2]:
+        raise checks.KernelInputError(
+            "grouped_product", "x", f"has rows of {x.shape[1]}, weights of {weight.shape[2]}"
+        )
     if row_weights is not None:
         checks.check_tensor(
             "grouped_product", "row_weights", row_weights, x.device, checks.SINGLES, whole=True
@@ -100,7 +108,7 @@ def product(
     n, k = weight.shape[1:]
     out = torch.empty((num_places, n), dtype=x.dtype, device=x.device)
     columns = 128 if tile == 64 else 64
-    grouped_product_kernel[(len(tile_experts), triton.cdiv(n, columns))](
+    grouped_product_kernel[(len(tile_experts), launch.cdiv(n, columns))](
         x, weight, out, places, tile_experts, out if row_weights is None else row_weights, num_places, n, k,
         ROWS=tile, COLUMNS=columns, DEPTH=DEPTH, DIVISOR=divisor, WEIGHTED=row_weights is not None,
         EVEN=k % DEPTH == 0, num_warps=4, num_stages=4,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..checks import KernelInputError
 from ..dispatch import Dispatch
 
 _best = Dispatch(__name__, "paged_attention")
@@ -35,31 +36,59 @@ def paged_attention(
     window: int | None = None,
     out: torch.Tensor | None = None,
     kv_scales: tuple[float, float] = (1.0, 1.0),
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each query's own past, itself included.
 
     q: [T, num_heads * head_dim], rows contiguous, any row stride (a slice of qkv); k_cache, v_cache:
-    [num_blocks, num_kv_heads, block_size, head_dim]; `window` keeps the last so many positions.
+    [num_blocks, num_kv_heads, block_size, head_dim]; `window` keeps the last so many positions, at least one;
+    `soft_cap`, above zero, turns scores s into soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118).
     Caches in float8_e4m3fn hold K and V divided by `kv_scales`; others have scales of 1.
     out: [T, num_heads * head_dim], contiguous, made when not given. Rows of `out` that no sequence
     owns are left as they are, made ones are zero. Cache entries past a context are never read. On the
     CPU a query's bits depend on its own past alone, not on the batch or the chunking. Returns out.
-    Raises ValueError on a size mismatch.
+    Raises KernelInputError, a ValueError that names the argument.
     """
-    head_dim = k_cache.shape[3]
-    if q.shape[1] % (head_dim * k_cache.shape[1]) or k_cache.shape != v_cache.shape:
-        raise ValueError(
-            f"paged_attention: q rows of {q.shape[1]} do not fit {k_cache.shape[1]} heads of {head_dim}, "
-            f"or the caches differ: {tuple(k_cache.shape)}, {tuple(v_cache.shape)}"
-        )
+    _check(q, k_cache, v_cache, window, out, kv_scales, soft_cap)
     if out is None:
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    if k_cache.dtype != torch.float8_e4m3fn:
-        if kv_scales != (1.0, 1.0):
-            raise ValueError(
-                f"paged_attention: scales {kv_scales} belong to FP8, the cache is {k_cache.dtype}"
-            )
-        _best(q)(q, k_cache, v_cache, sequences, scale, window, out)
-    else:
-        _best(k_cache)(q, k_cache, v_cache, sequences, scale, window, out, kv_scales=kv_scales)
+    is_fp8 = k_cache.dtype == torch.float8_e4m3fn
+    attend, options = _best(k_cache if is_fp8 else q), {}
+    if is_fp8:
+        options["kv_scales"] = kv_scales
+    if soft_cap is not None:
+        options["soft_cap"] = soft_cap
+        if not q.is_cuda:
+            from .reference import paged_attention as attend
+    attend(q, k_cache, v_cache, sequences, scale, window, out, **options)
     return out
+
+
+def _check(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    window: int | None,
+    out: torch.Tensor | None,
+    kv_scales: tuple[float, float],
+    soft_cap: float | None,
+) -> None:
+    op, (_, num_kv_heads, _, head_dim) = "paged_attention", k_cache.shape
+    if q.ndim != 2 or q.shape[1] % (head_dim * num_kv_heads):
+        raise KernelInputError(
+            op, "q", f"is {tuple(q.shape)}: its rows do not fit {num_kv_heads} heads of {head_dim}"
+        )
+    if k_cache.shape != v_cache.shape:
+        raise KernelInputError(
+            op, "v_cache", f"is {tuple(v_cache.shape)}: the caches differ, k_cache is {tuple(k_cache.shape)}"
+        )
+    if out is not None and out.shape != q.shape:
+        raise KernelInputError(op, "out", f"is {tuple(out.shape)}, q is {tuple(q.shape)}")
+    if k_cache.dtype != torch.float8_e4m3fn and kv_scales != (1.0, 1.0):
+        raise KernelInputError(op, "kv_scales", f"{kv_scales} belong to FP8, the cache is {k_cache.dtype}")
+    if min(kv_scales) <= 0:
+        raise KernelInputError(op, "kv_scales", f"{kv_scales} must be above zero")
+    if window is not None and window < 1:
+        raise KernelInputError(op, "window", f"is {window}, must be 1 or more")
+    if soft_cap is not None and not 0 < soft_cap < float("inf"):
+        raise KernelInputError(op, "soft_cap", f"is {soft_cap}, must be finite and above zero")

@@ -138,6 +138,12 @@ def prefill_kernel(
         window, dims, HEAD_DIM, DIM, BLOCK_SIZE, EDGE_N, True, HAS_WINDOW, HAS_CAP,
     )  # fmt: skip
 
+    # Asked for once more, so that addresses and masks of the rows need no registers in the loops.
+    begin = tl.load(query_starts + sequence, volatile=True)
+    length = tl.load(query_starts + sequence + 1, volatile=True) - begin
+    token = (tile - (begin // TOKENS + sequence)) * TOKENS + rows // GROUP
+    live = ((token < length) & (rows < TOKENS * GROUP))[:, None] & (dims < HEAD_DIM)[None, :]
+    at = (begin + token).to(tl.int64)
     result = acc * v_scale / tl.where(total == 0.0, 1.0, total)[:, None]
     where = out + at[:, None] * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
     tl.store(where, result.to(out.dtype.element_ty), mask=live)

@@ -17,6 +17,7 @@ def paged_attention(
     out: torch.Tensor,
     *,
     kv_scales: tuple[float, float] = (1.0, 1.0),
+    soft_cap: float | None = None,
 ) -> None:
     _, num_kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // (head_dim * num_kv_heads)
@@ -30,10 +31,12 @@ def paged_attention(
         )
         queries = q[begin:end].float().view(end - begin, num_kv_heads, group, head_dim)
         scores = torch.einsum("tngd,nkd->ngtk", queries, keys) * scale
+        if soft_cap is not None:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
         position = torch.arange(context - (end - begin), context, device=q.device).unsqueeze(1)
         key_position = torch.arange(context, device=q.device)
         hidden = key_position > position
-        if window:
+        if window is not None:
             hidden |= key_position <= position - window
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         attended = torch.einsum("ngtk,nkd->tngd", weights, values)

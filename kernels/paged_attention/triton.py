@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-import triton
 
-from .. import checks
+from .. import checks, launch
 from . import Sequences, decode
 from .prefill import prefill_kernel
 
@@ -29,7 +28,7 @@ def paged_attention(
     _check(q, k_cache, v_cache, sequences, out)
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     group = q.shape[1] // (head_dim * num_kv_heads)
-    dim = triton.next_power_of_2(head_dim)
+    dim = launch.next_power_of_2(head_dim)
     n = sequences.context_lens.shape[0]
     window_and_cap = {"HAS_WINDOW": window is not None, "HAS_CAP": soft_cap is not None}
     scales = (scale, *kv_scales, soft_cap or 1.0, window or 0)
@@ -37,9 +36,7 @@ def paged_attention(
         _decode(q, k_cache, v_cache, sequences, out, scales, window_and_cap)
     if n > sequences.num_decodes:
         longest = sequences.max_query_len * group
-        rows, tile, edge, warps, stages = prefill_plan(
-            checks.capability(q.device), longest, dim, has_window=window is not None
-        )
+        rows, tile, edge, warps, stages = prefill_plan(launch.capability(q.device), longest, dim)
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
             q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
@@ -63,23 +60,23 @@ def _decode(
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     group = q.shape[1] // (head_dim * num_kv_heads)
     heads, count = num_kv_heads * group, sequences.num_decodes
-    dim = triton.next_power_of_2(head_dim)
-    slots = triton.cdiv(decode.PROGRAMS_PER_SM * checks.num_sms(q.device), num_kv_heads)
+    dim = launch.next_power_of_2(head_dim)
+    slots = launch.cdiv(decode.PROGRAMS_PER_SM * launch.num_sms(q.device), num_kv_heads)
     partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
     contexts, tables = sequences.context_lens, sequences.block_tables
     tile = decode.tile_keys(dim)
     sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": tile, "LEAST": decode.MIN_KEYS // tile}
-    sizes["SEQUENCES"] = max(32, triton.next_power_of_2(count))
+    sizes["SEQUENCES"] = max(32, launch.next_power_of_2(count))
     decode.decode_kernel[(slots + count, num_kv_heads)](
         q, k_cache, v_cache, out, partial, sums, tables, contexts, *scales, 1.0,
         q.stride(0), out.stride(0), tables.stride(0), num_kv_heads, count, slots,
-        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=block_size,
+        GROUP=group, ROWS=max(16, launch.next_power_of_2(group)), BLOCK_SIZE=block_size,
         **sizes, **window_and_cap, num_warps=4, num_stages=decode.STAGES,
     )  # fmt: skip
     each = 1 if count * heads <= decode.MERGE_PROGRAMS else group
     decode.merge_kernel[(count, heads // each)](
         out, partial, sums, contexts, scales[2], scales[4], out.stride(0), heads, count, slots,
-        HEADS=each, SHARES=triton.next_power_of_2(slots + 1), MERGED=decode.MERGED,
+        HEADS=each, SHARES=launch.next_power_of_2(slots + 1), MERGED=decode.MERGED,
         HAS_WINDOW=window_and_cap["HAS_WINDOW"], **sizes, num_warps=4,
     )  # fmt: skip
 
@@ -95,27 +92,31 @@ def _check(
     checks.check_tensor(op, "block_tables", sequences.block_tables, device, checks.INTEGERS)
     checks.check_tensor(op, "context_lens", sequences.context_lens, device, checks.INTEGERS, whole=True)
     checks.check_tensor(op, "query_starts", sequences.query_starts, device, checks.INTEGERS, whole=True)
+    n = sequences.context_lens.shape[0]
+    checks.check_size(op, "query_starts", sequences.query_starts, (n + 1,))
+    checks.check_size(op, "block_tables", sequences.block_tables, (n, sequences.block_tables.shape[-1]))
+    if not 0 <= sequences.num_decodes <= n:
+        raise checks.KernelInputError(op, "num_decodes", f"is {sequences.num_decodes} of {n} sequences")
     if checks.debugging():
         block_size, num_blocks = k_cache.shape[2], k_cache.shape[0]
         checks.check_tables(op, sequences.block_tables, sequences.context_lens, block_size, num_blocks)
 
 
-def prefill_plan(
-    capability: tuple[int, int], longest: int, dim: int, *, has_window: bool
-) -> tuple[int, int, int, int, int]:
+def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int, int]:
     """(query rows, keys of a loop turn, keys of one under a mask, warps, stages) of a prefill program: the most
     that spills no registers. Five stages are the fewest that fetch a tile while another is worked on.
 
     `longest` is the largest number of query rows of one sequence and KV head.
     """
-    few = longest <= 64
+    few, is_older = longest <= 64, not launch.has_warpgroups(capability)
     if dim > 128:
-        return (64 if few or capability < (9, 0) or has_window else 128), 32, 32, 8, 5
-    if capability < (9, 0):
+        # On an A100 five stages fit as well, on its smaller kin they do not.
+        return (64, 32, 32, 8, 5 if capability == (8, 0) else 3) if is_older else (128, 32, 32, 8, 5)
+    if is_older:
         return (64, 64, 64, 8, 5) if few else (128, 64, 64, 8, 5) if dim <= 64 else (128, 32, 32, 8, 5)
     if few:
         return 64, 64, 64, 4, 5
-    return (128, 128, 64, 8, 5) if capability < (10, 0) and not has_window else (128, 64, 64, 8, 7)
+    return (128, 128, 64, 8, 5) if capability < (10, 0) else (128, 64, 64, 8, 7)
 
 
 _kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}

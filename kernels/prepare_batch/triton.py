@@ -57,6 +57,13 @@ def prepare_batch(
         ("tables", tables), ("rows", rows), ("starts", starts), ("query_starts", query_starts),
     ):  # fmt: skip
         checks.check_tensor(op, name, tensor, device, checks.INTEGERS)
+    if checks.debugging():
+        checks.check_range(op, "rows", rows, 0, len(known))
+        lengths = query_starts[1:] - query_starts[:-1]
+        checks.check_range(op, "starts", starts, 0, known.shape[1] + 1)
+        checks.check_range(
+            op, "query_starts", starts + lengths, 0, min(known.shape[1], tables.shape[1] * block_size) + 1
+        )
     prepare_batch_kernel[(len(rows) + 1,)](
         known, tables, rows, starts, query_starts, made, len(rows), made.shape[1],
         known.stride(0), tables.stride(0), block_size, BLOCK=STRIP, num_warps=2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import KernelInputError
 from ..dispatch import Dispatch
 from ..linear import InputNorm
 
@@ -29,19 +30,21 @@ def quantize_rows(
     what gets quantised; `norm` is applied to x before, and `added` [T, K], contiguous, is added to x in place
     before that, so that a residual sum costs no pass of its own. A scale belongs to `group` columns (a divisor of K
     and a power of two), to the whole row when 0. A `static_scale` (float32, one element) replaces the
-    row's own, and values beyond its range are clamped. Raises ValueError on a size mismatch.
+    row's own, and values beyond its range are clamped. Raises KernelInputError, a
+    ValueError that names the argument.
     """
     width = x.shape[1] // 2 if gated else x.shape[1]
-    if (group and (width % group or group & (group - 1))) or (gated and (x.shape[1] % 2 or norm is not None)):
-        raise ValueError(f"quantize_rows: rows of {x.shape[1]}, group {group}, gated {gated}, norm {norm}")
+    op = "quantize_rows"
+    if gated and (x.shape[1] % 2 or norm is not None):
+        raise KernelInputError(op, "gated", f"needs rows of gate and up and no norm; rows are {x.shape[1]}")
+    if group and (width % group or group & (group - 1)):
+        raise KernelInputError(op, "group", f"is {group}, must be a power of two that divides {width}")
     if norm is not None and norm.weight.shape[0] != width:
-        raise ValueError(f"quantize_rows: norm of {norm.weight.shape[0]} elements for rows of {width}")
+        raise KernelInputError(op, "norm", f"has {norm.weight.shape[0]} elements, rows have {width}")
     if added is not None and (gated or added.shape != x.shape):
-        raise ValueError(
-            f"quantize_rows: added is {tuple(added.shape)}, x is {tuple(x.shape)}, gated {gated}"
-        )
-    if group and static_scale is not None:
-        raise ValueError("quantize_rows: a static scale belongs to whole rows, not to groups")
+        raise KernelInputError(op, "added", f"is {tuple(added.shape)}, x is {tuple(x.shape)}, gated {gated}")
+    if static_scale is not None and (group or static_scale.numel() != 1):
+        raise KernelInputError(op, "static_scale", "is one number and belongs to whole rows, not to groups")
     groups = width // group if group else 1
     values = torch.empty((x.shape[0], width), dtype=FP8, device=x.device)
     scales = torch.empty((x.shape[0], groups), dtype=torch.float32, device=x.device)

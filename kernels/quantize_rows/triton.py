@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import checks
+from .. import checks, launch
 from ..linear import InputNorm
 from . import FP8_MAX, MIN_SCALE
 
@@ -68,11 +68,11 @@ def quantize_rows(
         checks.check_tensor(op, "static_scale", static_scale, device, checks.SINGLES, whole=True)
     if not rows:
         return
-    padded = triton.next_power_of_2(width)
+    padded = launch.next_power_of_2(width)
     quantize_rows_kernel[(rows,)](
         x, values if added is None else added, x if norm is None else norm.weight, scales if static_scale is None else static_scale,
         values, scales, x.stride(0), width, norm.eps if norm else 0.0,
         WIDTH=padded, GROUPS=padded // group if group else 1, NUM_GROUPS=scales.shape[1],
         ADDED=added is not None, HAS_NORM=norm is not None, GATED=gated, STATIC=static_scale is not None,
-        LARGEST=FP8_MAX, SMALLEST=MIN_SCALE, num_warps=checks.warps_of(width),
+        LARGEST=FP8_MAX, SMALLEST=MIN_SCALE, num_warps=launch.warps_of(width),
     )  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from triton import next_power_of_2
-
-from ..checks import warps_of
 from ..experts import triton as experts
 from ..experts.fp8_grouped import triton as fp8_grouped
 from ..experts.grouping import triton as grouping
+from ..experts.routing import triton as routing
+from ..launch import next_power_of_2, warps_of
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode, prefill
 from ..paged_attention.triton import prefill_plan
@@ -57,7 +56,7 @@ def _prefill(
     dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False
 ) -> Build:
     """`mask`: with a sliding window and a soft cap."""
-    plan = prefill_plan((arch // 10, 0), chunk * group, dim, has_window=mask)
+    plan = prefill_plan((arch // 10, 0), chunk * group, dim)
     rows, tile, edge, warps, stages = plan
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
     types |= {"contexts": "*i32", "query_starts": "*i32", **_SCALARS, **_STRIDES}
@@ -90,6 +89,9 @@ def _attention() -> list[Build]:
         _decode(64, 4, 16, "*bf16"),
         _decode(256, 4, 16, "*bf16"),
         _decode(128, 16, 64, "*bf16"),
+        _decode(128, 1, 32, "*bf16"),
+        _decode(64, 8, 64, "*fp8e4nv"),
+        _decode(256, 8, 32, "*fp8e4nv"),
         _decode(128, 8, 16, "*bf16", sequences=1024),
         _decode(128, 8, 16, "*bf16", window=True),
         _decode(128, 8, 16, "*fp8e4nv"),
@@ -99,7 +101,9 @@ def _attention() -> list[Build]:
         *(_prefill(64, 4, "*bf16", arch) for arch in (80, 90, 100)),
         *(_prefill(256, 4, "*bf16", arch) for arch in (80, 90, 100)),
         *(_prefill(128, 4, "*bf16", arch, page=64) for arch in (90, 100)),
-        *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (128, 256) for arch in (80, 90, 100)),
+        *(_prefill(128, 1, "*bf16", arch, page=32) for arch in (80, 90, 100)),
+        *(_prefill(dim, 4, "*fp8e4nv", arch) for dim in (64, 256) for arch in (90, 100)),
+        *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (64, 128) for arch in (80, 90, 100)),
         *(_prefill(dim, 8, "*bf16", arch, mask=True) for dim in (64, 128, 256) for arch in (80, 90, 100)),
         *(_prefill(128, 8, "*fp8e4nv", arch) for arch in (90, 100)),
     ]
@@ -132,14 +136,14 @@ def _rows() -> list[Build]:
         ),
         *(
             Build(
-                f"rope-kv-write-d128{suffix}",
+                f"rope-kv-write-d{dim}{suffix}",
                 rope_kv_write.rope_kv_write_kernel,
                 rope | {"k_cache": cache, "v_cache": cache},
-                {"HEAD_DIM": 128, "HALF": 64, "HAS_NORM": True},
-                ("qkv", "k_cache", "v_cache", "cos_sin", "row_stride", "block_size"),
-                num_warps=1,
+                {"HEAD_DIM": dim, "HALF": dim // 2, "HEADS": rope_kv_write.HEADS, "HAS_NORM": True},
+                ("qkv", "k_cache", "v_cache", "cos_sin", "q_weight", "k_weight", "row_stride", "block_size"),
                 arches=_arches(cache),
             )
+            for dim in (64, 128, 256)
             for cache, suffix in _CACHE.items()
         ),
     ]
@@ -179,7 +183,7 @@ def _fp8() -> list[Build]:
             )
             for kind in ("rows", "blocks")
             for arch in (90, 100)
-            for rows, columns, warps in _fp8_tiles(kind, arch)
+            for rows, columns, warps in _fp8_tiles(arch)
         ),
         *(
             Build(
@@ -196,10 +200,10 @@ def _fp8() -> list[Build]:
     ]
 
 
-def _fp8_tiles(kind: str, arch: int) -> list[tuple[int, int, int]]:
+def _fp8_tiles(arch: int) -> list[tuple[int, int, int]]:
     """Of few and many rows of a wide and a narrow weight."""
     sizes = ((64, 57344), (64, 1024), (128, 57344))
-    return [fp8_product.plan((arch // 10, 0), *size, blocked=kind == "blocks") for size in sizes]
+    return [fp8_product.plan((arch // 10, 0), *size) for size in sizes]
 
 
 def _experts() -> list[Build]:
@@ -264,7 +268,15 @@ def _steps() -> list[Build]:
                 {"EXPERTS": num_experts, "TILE": tile, "BLOCK": grouping.STRIP},
                 ("ids", "places", "tile_experts"),
             )
-            for num_experts, tile in ((128, 16), (128, 64), (16, 64))
+            for num_experts, tile in ((128, 16), (128, 64), (32, 64))
+        ),
+        Build(
+            "route-128of8",
+            routing.route_kernel,
+            {"logits": "*bf16", "ids": "*i64", "weights": "*fp32", "row_stride": "i32", "num_experts": "i32"},
+            {"EXPERTS": 128, "TOP_K": 8, "CHOICES": 8, "RENORMALISE": True},
+            ("logits", "ids", "weights", "row_stride", "num_experts"),
+            num_warps=1,
         ),
         Build(
             "prepare-batch",

@@ -113,7 +113,7 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     }
     products |= {
         "fp8-blocks-128x128": (2 * 128**3, True),
-        "fp8-rows-128x256": (4 * 128**3, True),
+        "fp8-rows-128x128": (2 * 128**3, True),
         "experts-64x128-fp8": (2 * 64 * 128 * 128, True),
     }
     return [

@@ -39,6 +39,7 @@ class Figures:
     """What the machine code of one build shows."""
 
     name: str
+    function: str
     arch: int
     warps: int
     registers: int
@@ -75,7 +76,7 @@ def compile_build(build: Build, arch: int) -> Figures:
     # A kernel compiled to use warp specialisation or wgmma may be launched with more warps than asked for.
     warps = int(compiled.metadata.num_warps)
     return Figures(
-        build.name, arch, warps, registers, stack, shared, occupancy(arch, warps, registers, shared),
+        build.name, build.kernel.__name__, arch, warps, registers, stack, shared, occupancy(arch, warps, registers, shared),
         local_in_loops(code), matrix_instructions(code), *_loads(code), *main_loop(code), build.stated_blocks,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..linear.fp8_product import BLOCK
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode
+from ..rope_kv_write import triton as rope_kv_write
 from .floors import H100_BYTES_PER_S, H100_SMS
 
 COPY_SHARE = 0.9  # of the datasheet's bandwidth that a copy is assumed to reach; a GPU run measures it
@@ -41,7 +42,7 @@ class Step:
 
 def product(name: str, rows: int, out_features: int, in_features: int) -> Step:
     """An FP8 product with a scale a channel, as `fp8_product` cuts it."""
-    tile, columns, _ = fp8_product.plan(HOPPER, rows, out_features, blocked=False)
+    tile, columns, _ = fp8_product.plan(HOPPER, rows, out_features)
     tiles = -(-rows // tile) * -(-out_features // columns)
     shares = fp8_product.shares_of(tiles, in_features // BLOCK, H100_SMS)
     weight = out_features * (in_features + 4)
@@ -68,7 +69,13 @@ def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[Step]:
     return [
         Step("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
         product("q, k, v", rows, heads * DIM, HIDDEN),
-        Step("rotary embedding, KV write", "rope-kv-write-d128", rows * heads, 0, 4 * rows * heads * DIM),
+        Step(
+            "rotary embedding, KV write",
+            "rope-kv-write-d128",
+            rows * -(-heads // rope_kv_write.HEADS),
+            0,
+            4 * rows * heads * DIM,
+        ),
         attention(rows, context, kv_bytes),
         Step("merge (one share: returns)", "decode-merge-d128", rows * KV_HEADS, 0),
         Step("quantise", norm, rows, 0, 3 * rows * HEADS * DIM),

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import checks
+from .. import checks, launch
 
 
 @triton.jit
@@ -41,5 +41,5 @@ def rms_norm(
     if rows:
         rms_norm_kernel[(rows,)](
             x, out if added is None else added, weight, out, x.stride(0), width, eps,
-            WIDTH=triton.next_power_of_2(width), ADDED=added is not None, num_warps=checks.warps_of(width),
+            WIDTH=launch.next_power_of_2(width), ADDED=added is not None, num_warps=launch.warps_of(width),
         )  # fmt: skip

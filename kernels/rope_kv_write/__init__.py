@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..checks import KernelInputError, check_size
 from ..dispatch import Dispatch
 
 _best = Dispatch(__name__, "rope_kv_write")
@@ -36,16 +37,23 @@ def rope_kv_write(
     cos_sin: float32 [max_positions, head_dim], cosines in the first half and sines in the second;
     k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_dim]; slot = block * block_size +
     offset. A cache in float8_e4m3fn receives k and v divided by `kv_scales` and clamped to its range;
-    others have scales of 1. k and v within qkv are scratch afterwards. Positions and slots are not checked.
+    others have scales of 1. k and v within qkv are scratch afterwards. Values of positions and slots are checked
+    in debug mode only (`checks.debug`). Raises KernelInputError, a ValueError that names the argument.
     """
-    if qkv.shape[1] % k_cache.shape[3] or cos_sin.shape[1] != k_cache.shape[3]:
-        raise ValueError(
-            f"rope_kv_write: qkv rows of {qkv.shape[1]} and cos_sin of {cos_sin.shape[1]} do not fit "
-            f"heads of {k_cache.shape[3]}"
-        )
+    op, tokens, head_dim = "rope_kv_write", len(qkv), k_cache.shape[3]
+    if qkv.shape[1] % head_dim or qkv.shape[1] <= 2 * k_cache.shape[1] * head_dim:
+        raise KernelInputError(op, "qkv", f"rows of {qkv.shape[1]} do not fit heads of {head_dim}")
+    check_size(op, "cos_sin", cos_sin, (len(cos_sin), head_dim))
+    check_size(op, "positions", positions, (tokens,))
+    check_size(op, "slots", slots, (tokens,))
+    check_size(op, "v_cache", v_cache, tuple(k_cache.shape))
+    if min(kv_scales) <= 0:
+        raise KernelInputError(op, "kv_scales", f"{kv_scales} must be above zero")
     if k_cache.dtype != torch.float8_e4m3fn:
         if kv_scales != (1.0, 1.0):
-            raise ValueError(f"rope_kv_write: scales {kv_scales} belong to FP8, the cache is {k_cache.dtype}")
+            raise KernelInputError(
+                op, "kv_scales", f"{kv_scales} belong to FP8, the cache is {k_cache.dtype}"
+            )
         _best(qkv)(qkv, positions, slots, cos_sin, k_cache, v_cache, head_norm)
     else:
         _best(k_cache)(qkv, positions, slots, cos_sin, k_cache, v_cache, head_norm, kv_scales=kv_scales)

@@ -6,10 +6,11 @@ The draw is a Gumbel-max: the largest of logit / temperature plus noise has the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
+from ..checks import KernelInputError, check_size
 from ..dispatch import Dispatch
 
 _best = Dispatch(__name__, "sample")
@@ -35,9 +36,12 @@ def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor | None = None) 
     reaches top_p, and what equals the last of them. Filters see the logits after the temperature. The same
     seed, position and logits give the same token in any batch; ties go to the lower index. Written to
     `out` where given. Logits of -inf are never drawn; a row must hold a finite one and no NaN.
+    Raises KernelInputError, a ValueError that names the argument.
     """
     if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        raise ValueError(f"sample: logits are {logits.dtype} with strides {logits.stride()}")
+        raise KernelInputError("sample", "logits", f"are {logits.dtype} with strides {logits.stride()}")
+    for field in fields(draws):
+        check_size("sample", field.name, getattr(draws, field.name), (len(logits),))
     if out is None:
         out = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     _best(logits)(logits, draws, out)

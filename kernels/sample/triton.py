@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import checks
+from .. import checks, launch
 from . import Draws
 
 STRIP = 16384
@@ -168,5 +168,5 @@ def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor) -> None:
         sample_kernel[(rows,)](
             logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.seed, draws.position,
             out, logits.stride(0), vocab,
-            BLOCK=min(STRIP, triton.next_power_of_2(vocab)), num_warps=16,
+            BLOCK=min(STRIP, launch.next_power_of_2(vocab)), num_warps=16,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import KernelInputError, check_size
 from ..dispatch import Dispatch
 
 _best = Dispatch(__name__, "silu_mul")
@@ -12,11 +13,14 @@ _best = Dispatch(__name__, "silu_mul")
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """silu(gate) * up, where gate_up [T, 2 * I] holds the gate in its first half; contiguous.
 
-    out: [T, I], contiguous, made when not given. Returns out. Raises ValueError on a size mismatch.
+    out: [T, I], contiguous, made when not given. Returns out. Raises KernelInputError, a
+    ValueError that names the argument.
     """
     rows, width = gate_up.shape
-    if width % 2 or (out is not None and out.shape != (rows, width // 2)):
-        raise ValueError(f"silu_mul: gate_up is {rows} x {width}, out must be {rows} x {width // 2}")
+    if width % 2:
+        raise KernelInputError("silu_mul", "gate_up", f"has rows of {width}, which no gate and up divide")
+    if out is not None:
+        check_size("silu_mul", "out", out, (rows, width // 2))
     if out is None:
         out = torch.empty((rows, width // 2), dtype=gate_up.dtype, device=gate_up.device)
     _best(gate_up)(gate_up, out)

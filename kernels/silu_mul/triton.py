@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import checks
+from .. import checks, launch
 
 STRIP = 1024
 
@@ -29,4 +29,4 @@ def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     checks.check_tensor("silu_mul", "gate_up", gate_up, gate_up.device, checks.HALVES, whole=True)
     checks.check_tensor("silu_mul", "out", out, gate_up.device, checks.HALVES, whole=True)
     if rows:
-        silu_mul_kernel[(rows, triton.cdiv(width, STRIP))](gate_up, out, width, BLOCK=STRIP, num_warps=4)
+        silu_mul_kernel[(rows, launch.cdiv(width, STRIP))](gate_up, out, width, BLOCK=STRIP, num_warps=4)

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from camshaft.kernels import checks
+from camshaft.kernels import launch
 from camshaft.kernels.paged_attention import Sequences
 from camshaft.kernels.paged_attention.decode import share_out, tiles_of
 from camshaft.kernels.paged_attention.triton import paged_attention
@@ -61,7 +61,11 @@ class Shape:
 
     @property
     def name(self) -> str:
-        extras = [f"window{self.window}" if self.window else "", "cap" if self.soft_cap else ""]
+        extras = [
+            f"k{self.kv_heads}" if self.kv_heads > 1 else "",
+            f"window{self.window}" if self.window else "",
+        ]
+        extras += ["cap" if self.soft_cap else ""]
         extras += ["fp8" if self.fp8 else "", "far" if self.first_block else ""]
         parts = [f"d{self.dim}", f"g{self.group}", f"p{self.page}", f"n{len(self.lengths)}"]
         longest = max(self.lengths, key=lambda pair: pair[1])
@@ -174,36 +178,40 @@ def ones(*contexts: int) -> list[tuple[int, int]]:
     return [(1, context) for context in contexts]
 
 
-# Pairwise over head size, group, page size and window.
+# The first nine of both lists hold every pair of head size, group, page size, window, cap, FP8 and one or two heads.
 DECODE = [
-    Shape(dim=64, group=1, page=16, lengths=ones(1, 15, 16, 17), kv_heads=2),
-    Shape(dim=64, group=4, page=32, lengths=ones(64, 65, 4000), window=100),
-    Shape(dim=64, group=8, page=64, lengths=ones(255, 256, 257), soft_cap=5.0),
-    Shape(dim=128, group=1, page=32, lengths=ones(1, 2000), soft_cap=30.0),
-    Shape(dim=128, group=4, page=64, lengths=ones(4000, 1)),
-    Shape(dim=128, group=8, page=16, lengths=ones(4000), window=1000),
-    Shape(dim=256, group=1, page=64, lengths=ones(300, 31), window=1),
-    Shape(dim=256, group=4, page=16, lengths=ones(129, 1000)),
+    Shape(dim=64, group=1, page=16, lengths=ones(1, 15, 16, 17)),
+    Shape(dim=64, group=4, page=32, lengths=ones(64, 65, 4000), window=100, soft_cap=5.0),
+    Shape(dim=64, group=8, page=64, lengths=ones(255, 256, 257), soft_cap=5.0, fp8=True, kv_heads=2),
+    Shape(dim=128, group=1, page=32, lengths=ones(1, 2000), soft_cap=30.0, fp8=True, kv_heads=2),
+    Shape(dim=128, group=4, page=64, lengths=ones(4000, 1), window=2500, kv_heads=2),
+    Shape(dim=128, group=8, page=16, lengths=ones(4000), window=1000, fp8=True),
+    Shape(dim=256, group=1, page=64, lengths=ones(300, 31), window=1, fp8=True),
+    Shape(dim=256, group=4, page=16, lengths=ones(129, 1000), soft_cap=5.0, fp8=True, kv_heads=2),
     Shape(dim=256, group=8, page=32, lengths=ones(1, 700)),
+    Shape(dim=128, group=4, page=64, lengths=ones(4000, 1)),
+    Shape(dim=128, group=8, page=16, lengths=ones(70, 500), fp8=True),
     Shape(dim=96, group=3, page=16, lengths=ones(40, 333), kv_heads=2),
     Shape(dim=64, group=16, page=16, lengths=ones(600, 2), kv_heads=2),
     Shape(dim=64, group=20, page=16, lengths=ones(130, 17)),
     Shape(dim=128, group=5, page=16, lengths=[*ones(*range(1, 30)), (1, 3000)], window=2900),
-    Shape(dim=128, group=4, page=16, lengths=ones(70, 500), fp8=True, kv_heads=2),
-    Shape(dim=64, group=1, page=32, lengths=ones(900, 3), fp8=True, window=200),
 ]
 PREFILL = [
     Shape(dim=64, group=1, page=16, lengths=[(1000, 1000)], heavy=True),
-    Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 133), (3, 3)], kv_heads=2),
-    Shape(dim=64, group=8, page=64, lengths=[(33, 300), (16, 16)], window=37),
-    Shape(dim=128, group=1, page=32, lengths=[(64, 64), (65, 130)], window=64),
+    Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 133), (3, 3)], window=37, soft_cap=5.0),
+    Shape(dim=64, group=8, page=64, lengths=[(33, 300), (16, 16)], soft_cap=5.0, fp8=True, kv_heads=2),
+    Shape(dim=128, group=1, page=32, lengths=[(64, 64), (65, 330)], soft_cap=30.0, fp8=True, kv_heads=2),
+    Shape(dim=128, group=4, page=64, lengths=[(70, 900)], window=600, kv_heads=2, heavy=True),
+    Shape(dim=128, group=8, page=16, lengths=[(100, 164)], window=50, fp8=True),
+    Shape(dim=256, group=1, page=64, lengths=[(130, 200)], window=100, fp8=True),
+    Shape(dim=256, group=4, page=16, lengths=[(20, 333)], soft_cap=5.0, fp8=True, kv_heads=2),
+    Shape(dim=256, group=8, page=32, lengths=[(9, 9)]),
     Shape(dim=128, group=4, page=64, lengths=[(128, 4000)], heavy=True),
-    Shape(dim=128, group=8, page=16, lengths=[(100, 164)]),
-    Shape(dim=256, group=1, page=64, lengths=[(130, 200)], soft_cap=5.0),
-    Shape(dim=256, group=4, page=16, lengths=[(20, 333)]),
-    Shape(dim=256, group=8, page=32, lengths=[(9, 9)], window=4),
+    Shape(dim=128, group=8, page=16, lengths=[(100, 464)]),
+    Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 433), (3, 3)], kv_heads=2),
+    Shape(dim=256, group=2, page=64, lengths=[(70, 200)]),
     Shape(dim=80, group=3, page=16, lengths=[(50, 77)], kv_heads=2),
-    Shape(dim=128, group=4, page=16, lengths=[(30, 90)], fp8=True),
+    Shape(dim=128, group=4, page=16, lengths=[(30, 90), (200, 200)], window=64),
 ]
 MIXED = [
     Shape(dim=64, group=3, page=16, lengths=[*ones(1, 77, 400), (20, 20), (7, 140)], kv_heads=2),
@@ -265,7 +273,7 @@ def shares() -> Check:
 
 
 def _with_sms(sms: int, shape: Shape, case: Case) -> torch.Tensor:
-    with replaced(checks, "num_sms", lambda device: sms):
+    with replaced(launch, "num_sms", lambda device: sms):
         return attend(shape, case, 0.125)
 
 
@@ -277,7 +285,7 @@ def older_gpus() -> Check:
             seed_all(dim + queries)
             shape = Shape(dim=dim, group=2, page=16, lengths=[(queries, 210), (3, 3)])
             case = make_case(shape, place)
-            with replaced(checks, "capability", lambda device: (8, 0)):
+            with replaced(launch, "capability", lambda device: (8, 0)):
                 got = attend(shape, case, dim**-0.5)
             compare(got, dense(shape, case, dim**-0.5), TOLERANCE[place.dtype])
 

@@ -11,6 +11,8 @@ from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
 from camshaft.kernels.experts.grouping import reference as grouping_reference
 from camshaft.kernels.experts.grouping import tiles_of
 from camshaft.kernels.experts.grouping import triton as grouping_triton
+from camshaft.kernels.experts.routing import reference as routing_reference
+from camshaft.kernels.experts.routing import triton as routing_triton
 from camshaft.kernels.experts.triton import GroupedExperts
 from camshaft.kernels.linear.fp8 import FP8, Fp8Weight, quantize_weight
 
@@ -68,6 +70,34 @@ def grouping() -> Check:
     return Check("experts-grouping", run)
 
 
+def routing() -> Check:
+    """Ids and weights of distinct logits are the reference's; of equal ones each expert is taken once."""
+
+    def run(place: Place) -> None:
+        seed_all(0)
+        for tokens, num_experts, top_k in ((7, 128, 8), (3, 8, 2), (2, 60, 4), (5, 5, 5)):
+            order = torch.stack([torch.randperm(num_experts) for _ in range(tokens)])
+            wide = torch.cat([order / 16 - 2, torch.full((tokens, 3), 99.0)], 1).to(place.device, place.dtype)
+            logits = wide[:, :num_experts]
+            for renormalise in (False, True):
+                expected, got = (
+                    (
+                        torch.full((tokens, top_k), -1, device=place.device),
+                        torch.zeros(tokens, top_k, device=place.device),
+                    )
+                    for _ in range(2)
+                )
+                routing_reference.route(logits, renormalise, *expected)
+                routing_triton.route(logits, renormalise, *got)
+                assert torch.equal(got[0], expected[0])
+                compare(got[1], expected[1], 1e-5)
+            routing_triton.route(logits * 0, True, *got)
+            assert all(len(set(row)) == top_k for row in got[0].tolist())
+            compare(got[1], torch.full((tokens, top_k), 1 / top_k), 1e-5)
+
+    return Check("experts-routing", run)
+
+
 def _check_groups(flat: torch.Tensor, tiles: torch.Tensor, owners: list[int]) -> None:
     total = len(flat)
     kept = tiles[tiles < total]
@@ -101,6 +131,27 @@ def fp8_product(rows: int, tile: int, n: int, k: int, *, blocked: bool) -> Check
             compare(got, expected, 1e-4 if place.device.type == "cpu" else 0.5)
 
     return Check(f"experts-fp8-{rows}t{tile}-{n}x{k}{'-blocks' if blocked else ''}", run)
+
+
+def far_expert() -> Check:
+    """An expert whose weight lies more than 2^31 bytes behind the first one's; no other is touched."""
+
+    def run(place: Place) -> None:
+        seed_all(8)
+        rows, n, k = 4, 128, 16384
+        last = 2**31 // (n * k)
+        values = torch.empty((last + 1, n, k), dtype=FP8, device=place.device)
+        values[last] = torch.randn(n, k).to(FP8).to(place.device)
+        weights = ExpertWeights(values, torch.ones((last + 1, n), device=place.device))
+        places = torch.arange(16, dtype=torch.int32, device=place.device).clamp_max(rows)
+        groups = Groups(places, torch.tensor([last], dtype=torch.int32, device=place.device), rows, 16)
+        x, scales = torch.randn(rows, k).to(FP8).to(place.device), torch.ones(rows, 1, device=place.device)
+        expected, got = (torch.full((rows, n), 9.0, device=place.device) for _ in range(2))
+        reference.grouped_product(x, scales, weights, groups, 1, None, expected)
+        grouped_product(x, scales, weights, groups, 1, None, got)
+        compare(got, expected, 1e-3 if place.device.type == "cpu" else 4.0)
+
+    return Check("experts-fp8-far", run)
 
 
 def fp8_experts(kind: str) -> Check:
@@ -147,6 +198,7 @@ FP8_CHECKS = [
     fp8_product(5, 16, 64, 200, blocked=False),
     fp8_product(70, 64, 136, 128, blocked=False),
     fp8_product(70, 64, 256, 256, blocked=True),
+    far_expert(),
     *(fp8_experts(kind) for kind in ("whole", "row", "blocks")),
 ]
 CHECKS = [
@@ -154,5 +206,6 @@ CHECKS = [
     experts(40, 2, 1, 64, 64),
     experts(1, 4, 4, 96, 200),
     grouping(),
+    routing(),
     *FP8_CHECKS,
 ]

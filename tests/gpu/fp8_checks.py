@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from camshaft.kernels import checks
+from camshaft.kernels import launch
 from camshaft.kernels.linear import InputNorm
 from camshaft.kernels.linear.fp8 import FP8, Fp8Linear, Fp8Weight, quantize_weight
 from camshaft.kernels.linear.fp8_product import reference as product_reference
@@ -62,7 +62,7 @@ def product(rows: int, out_features: int, in_features: int, *, blocked: bool, sm
 
     def run(place: Place) -> None:
         seed_all(rows)
-        counted = checks.num_sms(place.device)
+        counted = launch.num_sms(place.device)
         groups, blocks = in_features // 128, (-(-out_features // 128), in_features // 128)
         x, x_scales = torch.randn(rows, in_features).to(FP8), torch.rand(rows, groups if blocked else 1)
         weight = torch.randn(out_features, in_features).to(FP8)
@@ -70,7 +70,7 @@ def product(rows: int, out_features: int, in_features: int, *, blocked: bool, sm
         inputs = [t.to(place.device) for t in (x, x_scales, weight, w_scales)]
         expected, got, again = (torch.full((rows, out_features), 9.0, device=place.device) for _ in range(3))
         product_reference.fp8_product(inputs[0], inputs[1], inputs[2], inputs[3], expected)
-        with replaced(checks, "num_sms", lambda device: sms or counted):
+        with replaced(launch, "num_sms", lambda device: sms or counted):
             for out in (got, again):
                 product_triton.fp8_product(inputs[0], inputs[1], inputs[2], inputs[3], out)
         # Hopper's FP8 products keep fewer bits of a sum than float32 (arXiv 2412.19437, section 3.5.2).

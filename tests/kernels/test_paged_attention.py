@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from camshaft.kernels.checks import KernelInputError
 from camshaft.kernels.paged_attention import Sequences, paged_attention, reference
 from camshaft.kernels.paged_attention import cpu as native
 
@@ -172,6 +173,37 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         paged_attention(case.q[:, :100], case.k, case.v, case.sequences, 1.0)
     with pytest.raises(ValueError, match="the caches differ"):
         paged_attention(case.q, case.k, case.v[:1], case.sequences, 1.0)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_soft_cap_bounds_scores(window: int | None) -> None:
+    case = make_case([(1, 40), (9, 70)], 4, 2, 32, 8)
+    wide = paged_attention(case.q, case.k, case.v, case.sequences, case.scale, window, soft_cap=1e4)
+    torch.testing.assert_close(wide, dense(case, window), rtol=1e-4, atol=1e-4)
+    # Below a tiny cap all scores are alike: each query gets the mean of what it sees.
+    flat = paged_attention(case.q, case.k, case.v, case.sequences, case.scale, window, soft_cap=1e-6)
+    case.q = case.q * 0
+    torch.testing.assert_close(flat, dense(case, window), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("window", 0),
+        ("window", -3),
+        ("soft_cap", 0.0),
+        ("soft_cap", float("nan")),
+        ("soft_cap", float("inf")),
+        ("kv_scales", (2.0, 1.0)),
+        ("kv_scales", (0.0, 1.0)),
+        ("out", torch.empty(2, 128)),
+    ],
+)
+def test_a_wrong_argument_is_named(argument: str, value: object) -> None:
+    case = make_case([(1, 1)], 4, 2, 32, 8)
+    with pytest.raises(KernelInputError) as raised:
+        paged_attention(case.q, case.k, case.v, case.sequences, 1.0, **{argument: value})  # type: ignore[arg-type]
+    assert raised.value.argument == argument
 
 
 def test_the_cpu_kernel_is_the_one_that_runs() -> None:

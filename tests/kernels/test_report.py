@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -70,6 +71,27 @@ def test_copies_are_on_their_way_while_a_program_works() -> None:
     assert not [
         (b["name"], b["arch"]) for b in pipelined if b["ahead"] < 2
     ]  # keys and values are a group each
+
+
+def test_rows_are_read_sixteen_bytes_at_a_time() -> None:
+    rows = ("rms-norm", "silu-mul", "quantize-rows", "rope-kv-write-d128", "sample", "decode-merge")
+    found = [b for b in BUILDS if b["name"].startswith(rows)]
+    assert len(found) > 20
+    assert not [b for b in found if b["wide_loads"] < 2]
+
+
+def test_every_kernel_of_the_sources_is_covered() -> None:
+    written = {
+        name
+        for file in report.KERNELS.rglob("*.py")
+        for name in re.findall(r"^@triton\.jit.*\ndef (\w+_kernel)\(", file.read_text(), re.MULTILINE)
+    }
+    assert len(written) >= 14
+    assert {b["function"] for b in BUILDS} == written
+    for name in written:
+        arches = {b["arch"] for b in BUILDS if b["function"] == name}
+        assert {90, 100} <= arches, name
+        assert 80 in arches or name.startswith(("fp8_", "quantize_")), name
 
 
 def test_every_architecture_is_covered() -> None:

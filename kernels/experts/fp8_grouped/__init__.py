@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...checks import KernelInputError
 from ...dispatch import Dispatch
 
 BLOCK = 128
@@ -57,14 +58,18 @@ def grouped_product(
     """[num_places, n] in `dtype`: place p is row p // divisor of x times its expert's weight.
 
     x: e4m3 [rows, k]; x_scales: float32 [rows, 1], or [rows, k / 128] beside blocks; row_weights: float32, one a
-    place, multiplies the result. All contiguous. Raises ValueError on a size mismatch.
+    place, multiplies the result. All contiguous. Raises KernelInputError, a ValueError that names the
+    argument.
     """
     n, k = weights.values.shape[1:]
     wanted = k // BLOCK if weights.is_blocked else 1
-    if x.shape[1] != k or x_scales.shape != (len(x), wanted) or (weights.is_blocked and k % BLOCK):
-        raise ValueError(
-            f"grouped_product: x {tuple(x.shape)} with scales {tuple(x_scales.shape)} does not fit weights "
-            f"{tuple(weights.values.shape)} with scales {tuple(weights.scales.shape)}"
+    if x.shape[1] != k or (weights.is_blocked and k % BLOCK):
+        raise KernelInputError(
+            "grouped_product", "x", f"is {tuple(x.shape)}, which weights of {n} x {k} do not fit"
+        )
+    if x_scales.shape != (len(x), wanted):
+        raise KernelInputError(
+            "grouped_product", "x_scales", f"are {tuple(x_scales.shape)}, must be {(len(x), wanted)}"
         )
     out = torch.empty((groups.num_places, n), dtype=dtype, device=x.device)
     _best(x)(x, x_scales, weights, groups, divisor, row_weights, out)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ... import checks
+from ... import checks, launch
 
 STRIP = 1024
 
@@ -21,7 +21,7 @@ def sort_by_expert_kernel(
     EXPERTS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (num_experts + 1,); the last program fills what no expert needs. EXPERTS is num_experts rounded up to
-    a power of two.
+    a power of two, to 32 at least: bins are counted a warp at a time.
     """
     mine = tl.program_id(0)
     within, which = tl.arange(0, BLOCK), tl.arange(0, EXPERTS)
@@ -69,5 +69,5 @@ def sort_by_expert(
     if ids.numel():
         sort_by_expert_kernel[(num_experts + 1,)](
             ids, places, tile_experts, ids.numel(), len(tile_experts), num_experts,
-            EXPERTS=max(16, triton.next_power_of_2(num_experts)), TILE=tile, BLOCK=STRIP, num_warps=4,
+            EXPERTS=max(32, launch.next_power_of_2(num_experts)), TILE=tile, BLOCK=STRIP, num_warps=4,
         )  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ... import checks
+from ... import checks, launch
 from . import BLOCK
 
 STAGES = 4  # tiles in flight: 160 kB of shared memory at 64 x 256
@@ -109,15 +109,15 @@ def fp8_product(
     checks.check_tensor(op, "out", out, device, checks.HALVES)
     checks.check_size(op, "weight", weight, (n, k))
     checks.check_size(op, "x_scales", x_scales, (rows, k // BLOCK if blocked else 1))
-    checks.check_size(op, "w_scales", w_scales, (triton.cdiv(n, BLOCK), k // BLOCK) if blocked else (n,))
+    checks.check_size(op, "w_scales", w_scales, (launch.cdiv(n, BLOCK), k // BLOCK) if blocked else (n,))
     checks.check_size(op, "out", out, (rows, n))
     if k % BLOCK:
         raise checks.KernelInputError(op, "x", f"has rows of {k}, not a multiple of {BLOCK}")
     if not rows:
         return
-    sms = checks.num_sms(device)
-    tile, columns, warps = plan(checks.capability(device), rows, n, blocked=blocked)
-    tiles = triton.cdiv(rows, tile), triton.cdiv(n, columns)
+    sms = launch.num_sms(device)
+    tile, columns, warps = plan(launch.capability(device), rows, n)
+    tiles = launch.cdiv(rows, tile), launch.cdiv(n, columns)
     shares = shares_of(tiles[0] * tiles[1], k // BLOCK, sms)
     partial, arrived = scratch(device, sms)
     fp8_product_kernel[(*tiles, shares)](
@@ -126,14 +126,16 @@ def fp8_product(
     )  # fmt: skip
 
 
-LARGEST_TILE = 128 * 256
+LARGEST_TILE = 128 * 128
 
 
-def plan(capability: tuple[int, int], rows: int, n: int, *, blocked: bool) -> tuple[int, int, int]:
+def plan(capability: tuple[int, int], rows: int, n: int) -> tuple[int, int, int]:
     """(rows, columns) of a tile and its warps: the largest that spills no registers."""
+    if not launch.has_warpgroups(capability):
+        return 64, 64, 4
     if rows <= 64:
         return (64, 256, 8) if n >= 2048 else (64, 64, 4)
-    return (128, 128, 8) if blocked or capability >= (10, 0) else (128, 256, 8)
+    return 128, 128, 8
 
 
 def shares_of(tiles: int, blocks: int, sms: int) -> int:

@@ -6,6 +6,8 @@ float32 and float16 only: the interpreter's bfloat16 `tl.dot` is wrong, see
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import triton
@@ -31,6 +33,29 @@ def test_float16(check: Check) -> None:
 @pytest.mark.parametrize("check", [c for c in CHECKS if not c.heavy], ids=lambda check: check.name)
 def test_float32(check: Check) -> None:
     check.run(Place(CPU, torch.float32))
+
+
+@pytest.mark.parametrize(
+    "shapes", [attention_checks.DECODE, attention_checks.PREFILL], ids=["decode", "prefill"]
+)
+def test_attention_is_checked_for_every_pair_of_what_it_depends_on(
+    shapes: list[attention_checks.Shape],
+) -> None:
+    values = [(64, 128, 256), (1, 4, 8), (16, 32, 64), (False, True), (False, True), (False, True), (1, 2)]
+    held = [
+        (s.dim, s.group, s.page, s.window is not None, s.soft_cap is not None, s.fp8, s.kv_heads)
+        for s in shapes
+    ]
+    for i, j in itertools.combinations(range(len(values)), 2):
+        missing = set(itertools.product(values[i], values[j])) - {(row[i], row[j]) for row in held}
+        assert not missing, (i, j, missing)
+
+
+def test_attention_is_checked_from_the_shortest_to_long_contexts() -> None:
+    decodes = {context for shape in attention_checks.DECODE for _, context in shape.lengths}
+    chunks = {pair for shape in attention_checks.PREFILL for pair in shape.lengths}
+    assert {1, 4000} <= decodes
+    assert {(1000, 1000), (128, 4000)} <= chunks
 
 
 @triton.jit
