@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from ..memory import (
     MemoryBudget,
     memory_budget,
 )
+from ..model.base import Model
 from ..model.loading.hub import locate
 from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
 from ..shape import ModelShape
-from .accelerator import accelerator_of
+from .accelerator import accelerator_of, memory_wanted
 from .limits import Limits, Loaded
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def load_model(config: ServeConfig) -> Loaded:
     if device.type == "cpu":
         set_threads(shape)
     fp8 = config.quantization == "fp8" and device.type == "cuda"
-    model = open_model(folder, shape, device, dtype, quantize_fp8=fp8)
+    model = weights_that_fit(lambda: open_model(folder, shape, device, dtype, quantize_fp8=fp8))
     accelerator = accelerator_of(device)
     if accelerator is None:
         return Loaded(model, limits)
@@ -59,6 +61,20 @@ def load_model(config: ServeConfig) -> Loaded:
 
     others = 0 if hardware.free_bytes is None else hardware.memory_bytes - hardware.free_bytes
     return Loaded(model, limits, fit, accelerator.allocated_bytes(), others)
+
+
+def weights_that_fit(load: Callable[[], Model]) -> Model:
+    """The model that `load` puts on its device. Raises CapacityError if there is no room."""
+    try:
+        return load()
+    except RuntimeError as error:
+        why = memory_wanted(error)
+        if why is None:
+            raise
+    # Outside the handler: the error's frames hold the tensors that did fit.
+    raise CapacityError(
+        f"the weights do not fit: {why}. End what else uses the device, or use smaller weights."
+    )
 
 
 def require_fp8(config: ServeConfig, hardware: Hardware) -> None:

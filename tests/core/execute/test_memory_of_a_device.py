@@ -19,7 +19,7 @@ from camshaft.core.engine import Engine
 from camshaft.core.errors import CapacityError, ConfigError, OutOfMemory
 from camshaft.core.execute.accelerator import memory_wanted
 from camshaft.core.execute.limits import Limits, Loaded
-from camshaft.core.execute.load import limits_of
+from camshaft.core.execute.load import limits_of, weights_that_fit
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.graph_sizes import capture_sizes
 from camshaft.core.memory import DeviceMemory, Measured
@@ -171,6 +171,17 @@ def test_graphs_that_do_not_fit_are_refused_with_the_reason(model: Model) -> Non
         CapacityError, match=r"9 KV blocks, a step and 2 graphs: .*90\.00 MiB\. Lower gpu_mem"
     ):
         TorchExecutor.of(model, limits, CaptureFails()).open()
+
+
+def test_weights_that_do_not_fit_are_refused(model: Model) -> None:
+    def full() -> Model:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 448.00 MiB. GPU 0 has\nMore lines"
+        )
+
+    with pytest.raises(CapacityError, match=r"weights do not fit: .*448\.00 MiB\. GPU 0 has\. End"):
+        weights_that_fit(full)
+    assert weights_that_fit(lambda: model) is model
 
 
 def test_a_cache_that_does_not_fit_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
