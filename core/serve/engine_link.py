@@ -21,6 +21,7 @@ from .engine_process import EngineFactory, engine_process_main
 
 # A Unix socket's path may have 107 characters; ours adds some to the temporary folder's.
 _MAX_FOLDER_CHARS = 80
+_AT_ONCE = 64  # messages read before others have their turn
 _REAP_S = 0.2  # its pipe closes a moment before its exit code can be had
 
 log = structlog.get_logger()
@@ -95,7 +96,9 @@ class EngineLink:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self) -> None:
-        while not self._socket.closed:
+        for _ in range(_AT_ONCE):
+            if self._socket.closed:
+                return
             try:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -106,10 +109,15 @@ class EngineLink:
                 self._listener.on_gone(f"the engine process sent what cannot be read: {error}")
                 return
             self._listener.on_message(message)
+        asyncio.get_running_loop().call_soon(self._read)  # the rest, after whoever else is waiting
+
+    def _read_all(self) -> None:
+        while not self._socket.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._read()
 
     def _on_exit(self, process: BaseProcess) -> None:
         asyncio.get_running_loop().remove_reader(process.sentinel)
-        self._read()  # its last words
+        self._read_all()  # its last words
         process.join(_REAP_S)
         if not self._ending:
             self._listener.on_gone(f"the engine process has gone ({how_it_ended(process.exitcode)})")

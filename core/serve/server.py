@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 import uvicorn
+import uvloop
 
 from ... import __version__
 from ..config import ServeConfig
@@ -54,7 +55,7 @@ class Exit(IntEnum):
 def run_server(parts: Parts) -> int:
     """Serves until told to stop; returns the exit code. Raises CamshaftError if it cannot start."""
     configure_logs(parts.config.log_level, parts.config.log_format, process="APIServer")
-    return asyncio.run(Server(parts).run())
+    return uvloop.run(Server(parts).run())
 
 
 class _Uvicorn(uvicorn.Server):

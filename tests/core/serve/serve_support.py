@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import uvloop
 from fake_engine import fake_factory
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
@@ -103,7 +104,7 @@ def running(parts: Parts, on_exit: Callable[[int], None] | None = None) -> Itera
 
     def run() -> None:
         try:
-            box["exit"] = asyncio.run(main())
+            box["exit"] = uvloop.run(main())
         except BaseException as error:
             box["error"] = error
         finally:
