@@ -115,7 +115,9 @@ class EngineClient:
     def queue_depth(self) -> int:
         """Sequences that wait: those the engine last spoke of, and those sent since that find no free row.
 
-        Figures are taken after a step: whoever waits in them waits for room, so new ones will, too.
+        Figures are taken after a step: whoever waits in them waits for room, so new ones will, too. So a request
+        is taken only while fewer than max_num_seqs + max_queued_requests sequences are in the engine or on
+        their way; where a policy leaves rows free (a closed batch), so many more may wait until a step tells.
         """
         waiting = self._stats.waiting if self._stats is not None else 0
         running = self._stats.running if self._stats is not None else 0
