@@ -20,6 +20,7 @@ from .quantization import Quantization, dtype_bytes, quantization_named, stored_
 from .shape import (
     ModelShape,
     WeightBytes,
+    expert_split,
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
     resolve_kv_dtype,
@@ -114,6 +115,8 @@ class MemorySettings:
     quantization: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1  # copies that share one set of experts; 1 where each has its own
+    enable_expert_parallel: bool = False
     num_graph_sizes: int = 0  # batch sizes captured as graphs; 0 is eager
     other_bytes: int = 0  # anything else on the device: a draft model, an encoder
 
@@ -272,7 +275,10 @@ def memory_budget(
     sampler = sampler_peak_bytes(shape, settings, rule)
     activations = _first(given.activations, max(forward, sampler))
     graphs = _first(given.graphs, graph_estimate_bytes(shape, settings, rule)) if rule.graphs_counted else 0
-    context = _first(given.context, rule.context_bytes + (rule.communication_bytes if tp * pp > 1 else 0))
+    context = _first(
+        given.context,
+        rule.context_bytes + (rule.communication_bytes if tp * pp * settings.data_parallel_size > 1 else 0),
+    )
     weights = _first(given.weights, parts.total)
     usable = int(device.total_bytes * settings.gpu_memory_utilization)
     if device.free_bytes is not None:
@@ -321,11 +327,11 @@ def forward_peak_bytes(shape: ModelShape, settings: MemorySettings) -> int:
     widest = 0.0
     if shape.num_layers > shape.num_moe_layers:
         widest = 3 * shape.intermediate_size / tp
-    if shape.num_moe_layers:
-        wide = shape.moe_intermediate_size / tp
-        widest = max(
-            widest, shape.experts_per_token * (max(2 * wide, shape.hidden_size) + wide) + shape.hidden_size
-        )
+    if shape.num_moe_layers:  # the tokens of all copies that share the experts meet here
+        split = expert_split(tp, settings.data_parallel_size, settings.enable_expert_parallel)
+        wide = shape.moe_intermediate_size / split.parts
+        each = shape.experts_per_token * (max(2 * wide, shape.hidden_size) + wide) + shape.hidden_size
+        widest = max(widest, split.copies * each)
     qkv = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim / tp
     attention = qkv + shape.num_heads * shape.head_dim / tp
     return round(tokens * (2 * shape.hidden_size + max(widest, attention)) * element)
@@ -377,6 +383,9 @@ def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:
         dtype=_explicit(settings.dtype),
         tensor_parallel_size=settings.tensor_parallel_size,
         pipeline_parallel_size=settings.pipeline_parallel_size,
+        split=expert_split(
+            settings.tensor_parallel_size, settings.data_parallel_size, settings.enable_expert_parallel
+        ),
     )
 
 

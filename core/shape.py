@@ -222,6 +222,35 @@ def _attention_gemms(shape: ModelShape, tp: int) -> list[Gemm]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertSplit:
+    """How a model's experts lie on the devices: `whole` ones on each, or a part of every one.
+
+    vLLM spreads experts over the tensor parallel devices of all data parallel copies together, whole ones
+    with `enable_expert_parallel` (from 0.8.0 on: fused_moe/layer.py, FusedMoEParallelConfig.make).
+    """
+
+    devices: int = 1
+    copies: int = 1  # data parallel copies whose tokens meet at these experts
+    whole: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts each expert is cut."""
+        return 1 if self.whole else self.devices
+
+    def held(self, experts: int) -> int:
+        """Experts, or parts of as many, on the fullest device."""
+        return -(-experts // self.devices) if self.whole else experts
+
+
+def expert_split(
+    tensor_parallel_size: int = 1, data_parallel_size: int = 1, enable_expert_parallel: bool = False
+) -> ExpertSplit:
+    """The split over all devices of `data_parallel_size` copies that share one set of experts."""
+    return ExpertSplit(tensor_parallel_size * data_parallel_size, data_parallel_size, enable_expert_parallel)
+
+
 def expert_gemms(shape: ModelShape, tensor_parallel_size: int = 1) -> list[Gemm]:
     """The two products of ONE expert in each layer that has experts; empty for a dense model."""
     if not shape.num_moe_layers:
@@ -268,10 +297,11 @@ def weight_bytes(
     dtype: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    split: ExpertSplit | None = None,
 ) -> WeightBytes:
     """Weights on the fullest device. `quantization` None reads the checkpoint's own; `dtype` None the model's.
 
-    A pipeline stage holds its share of the layers and, counted here, the larger of embedding and head.
+    split: how experts are spread; None cuts each over the tensor parallel devices. A pipeline stage holds its share of the layers and, counted here, the larger of embedding and head.
     """
     scheme = quantization or stored_quantization(shape.raw)
     element = dtype_bytes(dtype or shape.dtype)
@@ -281,7 +311,9 @@ def weight_bytes(
     linear = sum(g.elements for g in dense_gemms(shape, tp)) * linear_element
     hidden, multiple = shape.hidden_size, scheme.expert_row_multiple
     padding = -(-hidden // multiple) * multiple / hidden
-    experts = sum(g.elements for g in expert_gemms(shape, tp)) * shape.num_experts * packed * padding
+    split = split or expert_split(tp)
+    one_expert = sum(g.elements for g in expert_gemms(shape, split.parts)) * packed * padding
+    experts = one_expert * split.held(shape.num_experts)
     table = shape.vocab_size * hidden / tp * (packed if scheme.embeddings else element)
     head = 0.0 if shape.tie_word_embeddings else table
     if pp > 1:

@@ -14,9 +14,11 @@ import numpy as np
 from ...core.memory import quantization_for
 from ...core.quantization import UNQUANTIZED, dtype_bytes
 from ...core.shape import (
+    ExpertSplit,
     ModelShape,
     dense_gemms,
     expert_gemms,
+    expert_split,
     head_gemm,
     kv_bytes_per_token_per_layer,
     resolve_kv_dtype,
@@ -31,6 +33,7 @@ class CostSettings:
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1  # copies that share one set of experts, each as loaded as this one
     quantization: str | None = None
     dtype: str | None = None
     kv_cache_dtype: str = "auto"
@@ -97,11 +100,15 @@ class StepCost:
     _dtype: str = field(init=False)
     _kv_dtype: str = field(init=False)
     _layer_bytes: float = field(init=False)
+    _split: ExpertSplit = field(init=False)
 
     def __post_init__(self) -> None:
         shape, settings = self.shape, self.settings
         scheme = quantization_for(shape, settings.quantization)
         dtype = self._dtype = settings.dtype if settings.dtype and settings.dtype != "auto" else shape.dtype
+        self._split = expert_split(
+            settings.tensor_parallel_size, settings.data_parallel_size, settings.enable_expert_parallel
+        )
         plain = GemmTimer(self.hardware, UNQUANTIZED, dtype)
         self._experts = GemmTimer(self.hardware, scheme, dtype)
         self._linear = plain if scheme.experts_only and shape.num_experts else self._experts
@@ -171,28 +178,34 @@ class StepCost:
         return sum(g.count * self._linear.time_us(g, tokens) for g in gemms) / 1e3
 
     def _expert_ms(self, tokens: int) -> float:
-        shape, tp = self.shape, self.settings.tensor_parallel_size
-        whole = self.settings.enable_expert_parallel
-        devices = min(tp, max(1, shape.num_experts)) if whole else 1
+        """The experts' products over the tokens of all copies that share them."""
+        shape, split = self.shape, self._split
+        met = float(tokens * split.copies)
+        devices = min(split.devices, max(1, shape.num_experts)) if split.whole else 1
         return (
             sum(
                 g.count
-                * self._experts.grouped_time_us(
-                    g, float(tokens), shape.num_experts, shape.experts_per_token, devices
-                )
-                for g in expert_gemms(shape, 1 if whole else tp)
+                * self._experts.grouped_time_us(g, met, shape.num_experts, shape.experts_per_token, devices)
+                for g in expert_gemms(shape, split.parts)
             )
             / 1e3
         )
 
     def _communication_ms(self, tokens: int) -> float:
-        """Two all-reduces a layer of the hidden state, and one after the embedding."""
-        size = self.settings.tensor_parallel_size
-        if size == 1:
-            return 0.0
-        element = dtype_bytes(self.shape.dtype)
-        once = self._all_reduce_us(tokens * self.shape.hidden_size * element, size)
-        return (2 * self.shape.num_layers + 1) * once / 1e3
+        """Two all-reduces a layer of the hidden state, and one after the embedding.
+
+        Copies that share experts gather all their tokens before an expert layer and scatter the sums after it
+        (vLLM's allgather_reducescatter): together an all-reduce of that message over all the devices.
+        """
+        size, split = self.settings.tensor_parallel_size, self._split
+        moe = self.shape.num_moe_layers if split.copies > 1 else 0
+        message = tokens * self.shape.hidden_size * dtype_bytes(self.shape.dtype)
+        took_us = 0.0
+        if size > 1:
+            took_us += (2 * self.shape.num_layers - moe + 1) * self._all_reduce_us(message, size)
+        if moe:
+            took_us += moe * self._all_reduce_us(message * split.copies, split.devices)
+        return took_us / 1e3
 
     def _all_reduce_us(self, message_bytes: float, size: int) -> float:
         curves = self.hardware.allreduce
@@ -217,7 +230,8 @@ class StepCost:
         heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         elements = 2 * 4 * shape.hidden_size + (2 * heads + 3 * wide) / tp
         kernels = 4.0 + (MOE_KERNELS if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
-        rows = shape.experts_per_token / (tp if self.settings.enable_expert_parallel else 1)
+        rows = shape.experts_per_token * self._split.copies
+        rows /= self._split.devices if self._split.whole else 1
         elements += MOE_PASSES * rows * shape.hidden_size if shape.num_experts else 0.0
         if self._linear.compute in ("fp8", "int8"):
             elements += 2 * (2 * shape.hidden_size + (heads + wide) / tp) * 0.75

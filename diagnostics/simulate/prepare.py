@@ -155,7 +155,13 @@ def prepare(
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
     captured = _captured(resolved.values, foreign, engine)
-    settings = replace(memory_settings(resolved.config, shape, device.kind), num_graph_sizes=len(captured))
+    copies = _sharing_copies(resolved.values, engine, shape, assumptions)
+    settings = replace(
+        memory_settings(resolved.config, shape, device.kind),
+        num_graph_sizes=len(captured),
+        data_parallel_size=copies,
+        enable_expert_parallel=bool(resolved.config.enable_expert_parallel),
+    )
     if engine.name == "vllm":
         settings = replace(settings, other_bytes=0)
     rule = engine.memory_rule(hardware)
@@ -173,7 +179,7 @@ def prepare(
         params = replace(params, watermark=margin)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
-    cost = step_cost(resolved.values, hardware, shape, max(captured, default=0), assumptions)
+    cost = step_cost(resolved.values, hardware, shape, max(captured, default=0), assumptions, copies)
     return Prepared(
         loaded=written,
         engine=engine,
@@ -188,6 +194,20 @@ def prepare(
         targets=targets,
         assumptions=tuple(assumptions),
     )
+
+
+def _sharing_copies(
+    values: Mapping[str, Effective], engine: EngineKind, shape: ModelShape, assumptions: list[str]
+) -> int:
+    """Data parallel copies that share one set of experts: all of vLLM's from 0.8.0 on, for a model that has experts."""
+    copies = int(values["data_parallel_size"].value or 1)
+    if copies == 1 or not shape.num_moe_layers or engine.name != "vllm" or engine.release < (0, 8):
+        return 1
+    assumptions.append(
+        f"data parallel: {copies} copies share the experts, step together and carry the same load; "
+        "tokens reach experts by all-gather and reduce-scatter"
+    )
+    return copies
 
 
 def _longest(budget: MemoryBudget, shape: ModelShape) -> int:
@@ -216,12 +236,14 @@ def step_cost(
     shape: ModelShape,
     largest_graph: int,
     assumptions: list[str],
+    copies: int = 1,
 ) -> StepCost | SpeculativeCost:
-    """The cost model of a configuration, with speculation if it has some."""
+    """The cost model of a configuration, with speculation if it has some. copies: those that share experts."""
     given = {name: effective.value for name, effective in values.items()}
     settings = CostSettings(
         tensor_parallel_size=given["tensor_parallel_size"],
         pipeline_parallel_size=given["pipeline_parallel_size"],
+        data_parallel_size=copies,
         quantization=given["quantization"],
         dtype=given["dtype"],
         kv_cache_dtype=given["kv_cache_dtype"],

@@ -170,3 +170,24 @@ def test_whole_experts_spread_over_devices_share_the_reading() -> None:
     alone = StepCost(shape, hardware, CostSettings()).decode_step(32, 1000)
     assert whole.experts == pytest.approx(alone.experts / 4, rel=0.35)
     assert parts.experts == pytest.approx(whole.experts, rel=0.35)
+
+
+def test_copies_that_share_experts_compute_the_tokens_of_all() -> None:
+    """Eight copies of 16 tokens visit whole experts as one copy of 128 over eight devices does."""
+    shape, hardware = load_model("deepseek-v3"), load_hardware("h200")
+    copies = CostSettings(data_parallel_size=8, enable_expert_parallel=True, enforce_eager=True)
+    one = CostSettings(tensor_parallel_size=8, enable_expert_parallel=True, enforce_eager=True)
+    shared = StepCost(shape, hardware, copies).decode_step(16, 1000)
+    together = StepCost(shape, hardware, one).decode_step(128, 1000)
+    alone = StepCost(shape, hardware, CostSettings(enforce_eager=True)).decode_step(16, 1000)
+    assert shared.experts == pytest.approx(together.experts)
+    assert shared.experts < alone.experts
+    assert shared.communication > 0
+    assert alone.communication == 0
+
+
+def test_copies_that_share_experts_cut_them_without_expert_parallelism() -> None:
+    shape, hardware = load_model("qwen3-30b-a3b"), load_hardware("h200")
+    cut = StepCost(shape, hardware, CostSettings(data_parallel_size=2)).decode_step(16, 1000)
+    by_tensors = StepCost(shape, hardware, CostSettings(tensor_parallel_size=2)).decode_step(32, 1000)
+    assert cut.experts == pytest.approx(by_tensors.experts)

@@ -218,3 +218,29 @@ def test_a_window_aware_engine_holds_more_requests() -> None:
     )
     setup = found.setup(closed(4, 8, 8000, 100))
     assert setup.params.num_blocks > 1.3 * found.params.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "copies", "whole", "gib"),
+    [
+        # what each of vLLM's ranks holds: attention, shared experts and tables whole, 1/8 and 1/2 of the experts
+        ("deepseek-ai/DeepSeek-V3", 8, True, 95.0),
+        ("Qwen/Qwen3-30B-A3B-FP8", 2, True, 15.4),
+        ("Qwen/Qwen3-30B-A3B-FP8", 2, False, 15.4),
+    ],
+)
+def test_vllm_spreads_experts_over_its_data_parallel_copies(
+    model: str, copies: int, whole: bool, gib: float
+) -> None:
+    config = {"model": model, "data_parallel_size": copies, "enable_expert_parallel": whole}
+    found = prepare(
+        load_config(config, purpose="inspect"),
+        load_hardware("h200"),
+        load_model(model),
+        engine=EngineKind("vllm", "0.18.0"),
+    )
+    assert found.budget.weights_bytes / 2**30 == pytest.approx(gib, rel=0.03)
+    assert found.budget.fits
+    assert any("share the experts" in text for text in found.assumptions)
+    before = prepare(found.loaded, found.hardware, found.shape, engine=EngineKind("vllm", "0.7.3"))
+    assert before.budget.weights_bytes > 1.8 * found.budget.weights_bytes
