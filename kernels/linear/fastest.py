@@ -1,14 +1,19 @@
 """Which of several implementations of one product is the fastest on this device: measured once a shape.
 
-No table can know it: a library's own choice differs by release, and a device's limits by model.
+No table can know it: a library's own choice differs by release, and a device's limits by model. Ways sum in different
+orders, so that where two are close, the last bits of a result, and with them a token between two equals, may differ
+from one start to the next.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+
+_log = logging.getLogger(__name__)
 
 Timer = Callable[[Callable[[], Any]], float]
 
@@ -50,11 +55,13 @@ class Fastest:
         if found is None:
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 return ways[0]
-            found = self._known[key] = self._measured(ways, arguments)
+            found = self._known[key] = self._measured(key, ways, arguments)
         return ways[found]
 
-    def _measured(self, ways: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> int:
+    def _measured(self, key: Hashable, ways: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> int:
         rounds = [[self._timer(lambda way=way: way(*arguments)) for way in ways] for _ in range(3)]
         seconds = [min(times) for times in zip(*rounds, strict=True)]
         best = min(range(len(ways)), key=seconds.__getitem__)
-        return best if seconds[best] < MARGIN * seconds[0] else 0
+        best = best if seconds[best] < MARGIN * seconds[0] else 0
+        _log.debug("%s: %s of %s, which take %s s", key, ways[best].__name__, len(ways), seconds)
+        return best

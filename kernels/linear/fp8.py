@@ -148,7 +148,9 @@ class Fp8Linear:
         if self._weight.is_blocked:
             _own_product(values)(values, scales, weight, self._columns, out)
             return
-        ways = [self._by_torch] if out.dtype == torch.bfloat16 and not sum(weight.shape) % 16 else []
+        ways = (
+            [self._by_torch] if out.dtype == torch.bfloat16 and not any(n % 16 for n in weight.shape) else []
+        )
         if not self.in_features % BLOCK and (rows <= FEW_ROWS or not ways):
             ways.append(self._by_own)
         if not values.is_cuda or not ways:

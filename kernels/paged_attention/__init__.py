@@ -53,14 +53,9 @@ def paged_attention(
     if out is None:
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     is_fp8 = k_cache.dtype == torch.float8_e4m3fn
-    attend, options = _best(k_cache if is_fp8 else q), {}
-    if is_fp8:
-        options["kv_scales"] = kv_scales
-    if soft_cap is not None:
-        options["soft_cap"] = soft_cap
-        if not q.is_cuda:
-            from .reference import paged_attention as attend
-    attend(q, k_cache, v_cache, sequences, scale, window, out, **options)
+    scales = {"kv_scales": kv_scales} if is_fp8 else {}
+    attend = _best(k_cache if is_fp8 else q)
+    attend(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, **scales)
     return out
 
 

@@ -226,13 +226,15 @@ def paged_attention(
     scale: float,
     window: int | None,
     out: torch.Tensor,
+    *,
+    soft_cap: float | None = None,
 ) -> None:
     _, kv_heads, block_size, dim = k_cache.shape
     n = sequences.context_lens.shape[0]
     if n == 0:
         return
-    if dim % 8 or dim > MAX_HEAD_DIM or k_cache.dtype != torch.float32:
-        reference(q, k_cache, v_cache, sequences, scale, window, out)
+    if dim % 8 or dim > MAX_HEAD_DIM or k_cache.dtype != torch.float32 or soft_cap is not None:
+        reference(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap)
         return
     tables, group = sequences.block_tables, q.shape[1] // (kv_heads * dim)
     arguments = (

@@ -104,7 +104,7 @@ def _check(
 
 def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int, int]:
     """(query rows, keys of a loop turn, keys of one under a mask, warps, stages) of a prefill program: the most
-    that spills no registers. Five stages are the fewest that fetch a tile while another is worked on.
+    that spills no registers. A tile is fetched while another is worked on from five stages on, two with seven.
 
     `longest` is the largest number of query rows of one sequence and KV head.
     """

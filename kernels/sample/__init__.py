@@ -1,7 +1,7 @@
 """One token a row drawn from its logits, without writing a softmax anywhere.
 
 The draw is a Gumbel-max: the largest of logit / temperature plus noise has the softmax's distribution (Gumbel,
-1954; Maddison et al., arXiv 1411.0030). Filters are thresholds on the logit, found by bisection on its bits.
+1954; Maddison et al., arXiv 1411.0030). Filters are thresholds on the logit, found bit by bit.
 """
 
 from __future__ import annotations

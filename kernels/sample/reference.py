@@ -30,8 +30,10 @@ def _wide(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gumbel(word: torch.Tensor) -> torch.Tensor:
-    """float32 noise from a 32-bit word, whose top 24 bits become a number strictly between 0 and 1."""
-    uniform = ((word >> 8).float() + 0.5) * 2.0**-24
+    """float32 noise, finite, from a 32-bit word, whose top 23 bits become a number strictly between 0 and 1: with
+    one more, the half that is added would round the largest up to 1.
+    """
+    uniform = ((word >> 9).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform))
 
 

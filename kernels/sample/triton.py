@@ -116,7 +116,8 @@ def gumbel(seed, columns, position, BLOCK: tl.constexpr):
     """Noise of each column: of the first word of Philox at counter (column, position, 0, 0)."""
     nothing = tl.zeros([BLOCK], tl.uint32)
     word, _, _, _ = tl.philox(seed, columns.to(tl.uint32), nothing + position.to(tl.uint32), nothing, nothing)
-    uniform = ((word >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # 2^-24
+    # 23 bits: with one more, the half that is added would round the largest number up to 1, whose noise is infinite.
+    uniform = ((word >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
     return -tl.log(-tl.log(uniform))
 
 

@@ -91,6 +91,10 @@ def routing() -> Check:
                 routing_triton.route(logits, renormalise, *got)
                 assert torch.equal(got[0], expected[0])
                 compare(got[1], expected[1], 1e-5)
+            for spoiled in (logits * float("nan"), torch.where(logits > logits.mean(), float("nan"), logits)):
+                routing_triton.route(spoiled, True, *got)
+                assert all(len(set(row)) == top_k for row in got[0].tolist())
+                assert 0 <= int(got[0].min()) <= int(got[0].max()) < num_experts
             routing_triton.route(logits * 0, True, *got)
             assert all(len(set(row)) == top_k for row in got[0].tolist())
             compare(got[1], torch.full((tokens, top_k), 1 / top_k), 1e-5)

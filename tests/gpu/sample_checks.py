@@ -80,6 +80,25 @@ def distribution() -> Check:
     return Check("sample-distribution", run)
 
 
+def largest_word() -> Check:
+    """Noise stays finite: the token whose word is the largest but nine does not beat one a hundred above it."""
+
+    def run(place: Place) -> None:
+        seed, column, position = 1, 3344, 11669
+        every = torch.arange(4096)
+        word = reference.philox(torch.tensor(seed), every, torch.tensor(position))[column]
+        assert int(word) == 0xFFFFFFF6
+        assert reference.gumbel(torch.tensor([0, 0xFFFFFFFF, int(word)])).isfinite().all()
+        logits, one = torch.zeros(1, 4096, device=place.device), torch.ones(1, device=place.device)
+        logits[0, 7] = 100.0
+        draws = Draws(one, one.int() * 0, one, one * 0, one.long() * seed, one.long() * position)
+        got = torch.full((1,), -1, device=place.device)
+        sample(logits, draws, got)
+        assert got.tolist() == [7]
+
+    return Check("sample-largest-word", run)
+
+
 def prepared() -> Check:
     def run(place: Place) -> None:
         seed_all(2)
@@ -100,4 +119,4 @@ def prepared() -> Check:
     return Check("prepare-batch", run)
 
 
-CHECKS = [same_tokens(18, 300), same_tokens(9, 5000), distribution(), prepared()]
+CHECKS = [same_tokens(18, 300), same_tokens(9, 5000), distribution(), largest_word(), prepared()]

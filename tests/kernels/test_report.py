@@ -13,8 +13,8 @@ import pytest
 
 from camshaft.kernels.report import __main__ as report
 from camshaft.kernels.report.floors import H100_BYTES_PER_S, decode_attention, gemm, prefill_attention
+from camshaft.kernels.report.layer import layer, needed_share
 from camshaft.kernels.report.sass import local_in_loops, main_loop, matrix_instructions, occupancy
-from camshaft.kernels.report.steps import layer, needed_share
 
 DATA: dict[str, Any] = json.loads(report.DATA.read_text())
 BUILDS: list[dict[str, Any]] = DATA["builds"]

@@ -21,7 +21,7 @@ HIDDEN, INNER, HEADS, KV_HEADS, DIM = 8192, 28672, 64, 8, 128
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LayerOp:
     """One kernel of a layer."""
 
     name: str
@@ -40,7 +40,7 @@ class Step:
         return (self.needed_bytes + self.passed_bytes) / (H100_BYTES_PER_S * COPY_SHARE)
 
 
-def product(name: str, rows: int, out_features: int, in_features: int) -> Step:
+def product(name: str, rows: int, out_features: int, in_features: int) -> LayerOp:
     """An FP8 product with a scale a channel, as `fp8_product` cuts it."""
     tile, columns, _ = fp8_product.plan(HOPPER, rows, out_features)
     tiles = -(-rows // tile) * -(-out_features // columns)
@@ -49,10 +49,10 @@ def product(name: str, rows: int, out_features: int, in_features: int) -> Step:
     passed = rows * (in_features + 2 * out_features) + 2 * 4 * rows * out_features * (
         shares if shares > 1 else 0
     )
-    return Step(name, f"fp8-rows-{tile}x{columns}", tiles * shares, weight, passed)
+    return LayerOp(name, f"fp8-rows-{tile}x{columns}", tiles * shares, weight, passed)
 
 
-def attention(rows: int, context: int, kv_bytes: int) -> Step:
+def attention(rows: int, context: int, kv_bytes: int) -> LayerOp:
     """Decodes of one length, shared out as `decode.share_out` does."""
     slots = -(-decode.PROGRAMS_PER_SM * H100_SMS // KV_HEADS)
     tile = decode.tile_keys(DIM)
@@ -60,16 +60,16 @@ def attention(rows: int, context: int, kv_bytes: int) -> Step:
     share = max(-(-rows * tiles // slots), decode.MIN_KEYS // tile)
     name = f"decode-d{DIM}-g{HEADS // KV_HEADS}-p16{'-fp8' if kv_bytes == 1 else ''}"
     kv = 2 * rows * context * KV_HEADS * DIM * kv_bytes
-    return Step("attention", name, rows * -(-tiles // share) * KV_HEADS, kv, 4 * rows * HEADS * DIM)
+    return LayerOp("attention", name, rows * -(-tiles // share) * KV_HEADS, kv, 4 * rows * HEADS * DIM)
 
 
-def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[Step]:
+def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[LayerOp]:
     """In the order in which they run."""
     heads, norm = HEADS + 2 * KV_HEADS, "quantize-rows-residual-norm-8192"
     return [
-        Step("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
+        LayerOp("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
         product("q, k, v", rows, heads * DIM, HIDDEN),
-        Step(
+        LayerOp(
             "rotary embedding, KV write",
             "rope-kv-write-d128",
             rows * -(-heads // rope_kv_write.HEADS),
@@ -77,30 +77,30 @@ def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[Step]:
             4 * rows * heads * DIM,
         ),
         attention(rows, context, kv_bytes),
-        Step("merge (one share: returns)", "decode-merge-d128", rows * KV_HEADS, 0),
-        Step("quantise", norm, rows, 0, 3 * rows * HEADS * DIM),
+        LayerOp("merge (one share: returns)", "decode-merge-d128", rows * KV_HEADS, 0),
+        LayerOp("quantise", norm, rows, 0, 3 * rows * HEADS * DIM),
         product("output", rows, HIDDEN, HEADS * DIM),
-        Step("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
+        LayerOp("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
         product("gate, up", rows, 2 * INNER, HIDDEN),
-        Step("gate, quantise", "quantize-rows-gated-28672", rows, 0, 5 * rows * INNER),
+        LayerOp("gate, quantise", "quantize-rows-gated-28672", rows, 0, 5 * rows * INNER),
         product("down", rows, HIDDEN, INNER),
     ]
 
 
-def needed_share(steps: Sequence[Step]) -> float:
+def needed_share(ops: Sequence[LayerOp]) -> float:
     """Of a copy's bandwidth that products and attention must reach together, so that the layer takes ALLOWED
     times its needed bytes over that bandwidth, when every kernel costs its start.
     """
-    needed_s = sum(step.needed_bytes for step in steps) / (H100_BYTES_PER_S * COPY_SHARE)
-    small_s = sum(step.copy_s for step in steps if not step.needed_bytes)
-    large_s = sum(step.copy_s for step in steps if step.needed_bytes)
-    return large_s / (ALLOWED * needed_s - small_s - START_S * len(steps))
+    needed_s = sum(op.needed_bytes for op in ops) / (H100_BYTES_PER_S * COPY_SHARE)
+    small_s = sum(op.copy_s for op in ops if not op.needed_bytes)
+    large_s = sum(op.copy_s for op in ops if op.needed_bytes)
+    return large_s / (ALLOWED * needed_s - small_s - START_S * len(ops))
 
 
 def render_layer(builds: Sequence[Mapping[str, Any]]) -> list[str]:
     """As Markdown."""
     blocks = {b["name"]: b["blocks_per_sm"] for b in builds if b["arch"] == 90}
-    steps = layer()
+    ops = layer()
     lines = [
         "",
         "## A decode step of one 70B layer",
@@ -112,19 +112,19 @@ def render_layer(builds: Sequence[Mapping[str, Any]]) -> list[str]:
         "| kernel | programs | waves | MB | passed MB | us |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    for step in steps:
+    for op in ops:
         lines.append(
-            f"| {step.name} | {step.programs:,} | {step.waves(blocks[step.build]):.2f} | {step.needed_bytes / 1e6:,.1f} | "
-            f"{step.passed_bytes / 1e6:,.1f} | {(step.copy_s + START_S) * 1e6:,.1f} |"
+            f"| {op.name} | {op.programs:,} | {op.waves(blocks[op.build]):.2f} | {op.needed_bytes / 1e6:,.1f} | "
+            f"{op.passed_bytes / 1e6:,.1f} | {(op.copy_s + START_S) * 1e6:,.1f} |"
         )
-    needed = sum(step.needed_bytes for step in steps)
-    total_us = sum(step.copy_s + START_S for step in steps) * 1e6
+    needed = sum(op.needed_bytes for op in ops)
+    total_us = sum(op.copy_s + START_S for op in ops) * 1e6
     floor_us = needed / (H100_BYTES_PER_S * COPY_SHARE) * 1e6
-    passed = sum(step.passed_bytes for step in steps)
+    passed = sum(op.passed_bytes for op in ops)
     lines += [
         f"| all | | | {needed / 1e6:,.1f} | {passed / 1e6:,.1f} | {total_us:,.1f} |",
         "",
         f"The bytes alone take {floor_us:,.0f} us, {ALLOWED} times that is {ALLOWED * floor_us:,.0f}: products and attention must reach",
-        f"{needed_share(steps):.0%} of a copy's bandwidth together.",
+        f"{needed_share(ops):.0%} of a copy's bandwidth together.",
     ]
     return lines
