@@ -162,7 +162,7 @@ def ended(process: subprocess.Popen[str]) -> int:
 
 def test_what_two_starts_at_once_compile_is_there_for_the_third(tmp_path: Path) -> None:
     both = [compiling(tmp_path) for _ in range(2)]
-    assert all(ended(process) for process in both)
+    assert sum([ended(process) for process in both])  # one may find what the other has compiled
     assert compiled(tmp_path) == 0
     assert compiled(tmp_path, "unwritable") == 0  # read where nothing may be written
 
