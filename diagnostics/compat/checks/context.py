@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ....core.places import Place
 from ..facts.devices import Device
 from ..inputs.base import Configuration
-from ..inputs.place import Place
 from ..parsing.arguments import Arguments, build
 from ..parsing.parser import Parsed, Parser, Use, arity
 from ..releases import history, table

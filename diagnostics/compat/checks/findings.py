@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..inputs.place import Place
+from ....core.places import Place
 from ..rules.records import Change, Severity
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
@@ -114,6 +114,6 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             unique,
-            key=lambda f: (-SEVERITIES.index(f.severity), f.place.line or 0, f.place.column or 0, f.code),
+            key=lambda f: (-SEVERITIES.index(f.severity), f.place.line, f.place.column, f.code),
         )
     )

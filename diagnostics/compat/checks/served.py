@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....core.config import (
     UNSUPPORTED,
-    Entry,
     LoadedConfig,
     ServeConfig,
     find_shape,
@@ -17,10 +17,9 @@ from ....core.config import (
 )
 from ....core.config.hardware import Hardware
 from ....core.errors import CapacityError, ConfigError, ModelError
-from ....core.places import Place as Written
+from ....core.places import Place
 from ....core.shape import ModelShape, shape_from_config
 from ..facts.devices import hardware_of
-from ..inputs.place import Place
 from .context import Context
 from .findings import Finding
 
@@ -62,16 +61,10 @@ def _loaded(context: Context) -> LoadedConfig:
     """The configuration with the places where the checked input has its values."""
     loaded = load_config(context.values, purpose="inspect")
     entries = {
-        name: entry if entry.origin == "preset" else _placed(context, entry)
+        name: entry if entry.origin == "preset" else replace(entry, place=context.place_of([_flag(name)]))
         for name, entry in loaded.entries.items()
     }
-    return LoadedConfig(loaded.config, loaded.source, loaded.preset, entries)
-
-
-def _placed(context: Context, entry: Entry) -> Entry:
-    place = context.place_of([_flag(entry.key)])
-    where = Written(place.file, place.line or 0, place.column or 0)
-    return Entry(entry.key, entry.value, where, entry.origin, entry.spelled)
+    return replace(loaded, entries=entries)
 
 
 def _hardware(context: Context, config: ServeConfig) -> Hardware | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..inputs.place import Place
+from ....core.places import Place
 from ..parsing.arguments import Argument
 from .context import Context
 from .findings import Finding

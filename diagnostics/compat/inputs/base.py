@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from ....core.errors import ConfigError
-from .place import Place
+from ....core.places import Place
 
 EntryPoint = Literal["serve", "api_server"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from ....core.places import Place
 from .base import Source, UnreadableInput
-from .place import Place
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60

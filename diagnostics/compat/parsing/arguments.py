@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ....core.places import Place
 from ..inputs.base import Configuration, Entry, Word
-from ..inputs.place import Place
 from ..releases.dialect import Dialect
 from ..releases.table import Flag, Table
 from .conversion import BadValue, human_readable

@@ -36,7 +36,7 @@ def render(results: Sequence[Result]) -> str:
 
 
 def _result(result: Result, finding: Finding, index: dict[str, int]) -> dict[str, Any]:
-    region = {"startLine": finding.place.line or 1, "startColumn": finding.place.column or 1}
+    region = {"startLine": finding.place.line, "startColumn": finding.place.column}
     text = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
     return {
         "ruleId": finding.code,
