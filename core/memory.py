@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .errors import CapacityError
 from .graph_sizes import vllm_release
-from .quantization import Quantization, dtype_bytes, quantization_named, stored_quantization
+from .quantization import Quantization, dtype_bytes, stored_quantization
 from .shape import (
     ModelShape,
     WeightBytes,
@@ -189,7 +189,7 @@ class MemoryBudget:
         return self.num_blocks // blocks
 
     def utilization_needed(self) -> float:
-        """The utilisation, rounded up to a hundredth, at which one request fits; above 1 it never does."""
+        """The utilisation, rounded up, at which one request fits; above 1 it never does."""
         return math.ceil((self.utilization + self.missing_bytes / self.total_bytes) * 100 - 1e-9) / 100
 
     def rows(self) -> list[tuple[str, int]]:
@@ -373,7 +373,7 @@ def row_state_bytes(rows: int, max_model_len: int, block_size: int) -> int:
 
 def quantization_for(shape: ModelShape, override: str | None) -> Quantization:
     """The storage scheme in force: the configuration's, else the checkpoint's own. Raises ModelError."""
-    return quantization_named(override) if override else stored_quantization(shape.raw)
+    return stored_quantization(shape.raw, override)
 
 
 def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from .errors import ModelError
@@ -61,16 +62,29 @@ _ALIASES = {
     "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "auto-round": "int4",
     "moe_wna16": "int4", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4", "experts_int8": "int8_weights",
     "gpt_oss_mxfp4": "mxfp4", "w8a8": "int8", "w8a8_int8": "int8", "gguf": "q4_k_m", "ascend": "int8",
+    "fp8_per_block": "fp8", "fp8_per_channel": "fp8", "deepseek_v4_fp8": "fp8", "deepspeedfp": "fp8",
+    "mxfp8": "fp8", "modelopt_mxfp8": "fp8", "tpu_int8": "int8", "int8_per_channel_weight_only": "int8_weights",
+    "rtn": "int8_weights", "auto_awq": "int4", "cpu_awq": "int4", "auto_gptq": "int4", "gptq_bitblas": "int4",
+    "gptq_marlin_24": "int4", "bitblas": "int4", "marlin": "int4", "hqq": "int4", "qqq": "int4", "inc": "int4",
+    "ipex": "int4", "squeezellm": "int4", "petit_nvfp4": "nvfp4", "nvfp4_per_token": "nvfp4",
 }  # fmt: skip
+
+# Methods that only name a file format: bits and types stand in the checkpoint.
+DESCRIBED_BY_CHECKPOINT = ("compressed-tensors", "quark", "torchao", "modelopt_mixed", "online")
 
 
 def quantization_named(name: str | None) -> Quantization:
     """The storage scheme that a `quantization` value stands for. Raises ModelError."""
     key = (name or "none").lower()
+    if key in DESCRIBED_BY_CHECKPOINT:  # most checkpoints of these are FP8
+        return _SCHEMES["fp8"]
     scheme = _SCHEMES.get(_ALIASES.get(key, key))
     if scheme is None:
+        known = sorted({*_SCHEMES, *_ALIASES, *DESCRIBED_BY_CHECKPOINT})
+        near = get_close_matches(key, known, 1)
         raise ModelError(
-            f"quantization {name!r} is not known; known are {', '.join(sorted({*_SCHEMES, *_ALIASES}))}"
+            f"quantization {name!r} is not known; {f'did you mean {near[0]}? K' if near else 'k'}nown are "
+            f"{', '.join(known)}"
         )
     return scheme
 
@@ -82,7 +96,8 @@ def stored_quantization(config: Mapping[str, Any], override: str | None = None) 
     Raises ModelError for an unknown scheme.
     """
     stored = config.get("quantization_config") or config.get("compression_config") or {}
-    method = override or stored.get("quant_method")
+    own = stored.get("quant_method")
+    method = own if own and override in DESCRIBED_BY_CHECKPOINT else override or own
     if method == "compressed-tensors":
         return _compressed_tensors(stored)
     scheme = quantization_named(method)

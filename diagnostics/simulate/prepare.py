@@ -18,6 +18,7 @@ from ...core.memory import (
     request_kv_bytes,
 )
 from ...core.model_sheets import default_sampling, load_model
+from ...core.quantization import DESCRIBED_BY_CHECKPOINT
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
@@ -155,6 +156,7 @@ def prepare(
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
     captured = _captured(resolved.values, foreign, engine)
+    _say_assumed_scheme(resolved.config.quantization, shape, assumptions)
     copies = _sharing_copies(resolved.values, engine, shape, assumptions)
     settings = replace(
         memory_settings(resolved.config, shape, device.kind),
@@ -208,6 +210,15 @@ def _sharing_copies(
         "tokens reach experts by all-gather and reduce-scatter"
     )
     return copies
+
+
+def _say_assumed_scheme(method: str | None, shape: ModelShape, assumptions: list[str]) -> None:
+    """A method that leaves bits and types to the checkpoint, for a model whose sheet has none."""
+    if method in DESCRIBED_BY_CHECKPOINT and not shape.quantization:
+        assumptions.append(
+            f"quantization {method}: the model's sheet does not say which scheme its checkpoint has; "
+            "FP8 weights and activations are assumed"
+        )
 
 
 def _longest(budget: MemoryBudget, shape: ModelShape) -> int:

@@ -215,3 +215,29 @@ def test_a_token_reads_its_own_experts() -> None:
     weights = weight_bytes(shape)
     read = weights.read_by_one_token(shape)
     assert read == weights.total - weights.embedding - weights.experts * 120 // 128
+
+
+@pytest.mark.parametrize(
+    ("stored", "bits"),
+    [
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int"}}},
+            },
+            4.15625,
+        ),
+        ({"quant_method": "fp8"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_method_that_only_names_a_file_format_takes_the_checkpoint_s_scheme(
+    stored: dict, bits: float
+) -> None:
+    """`--quantization compressed-tensors` says nothing about bits; an undescribed checkpoint is taken as FP8."""
+    assert stored_quantization({"quantization_config": stored}, "compressed-tensors").bits == bits
+
+
+def test_a_mistyped_quantisation_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ModelError, match="did you mean compressed-tensors"):
+        quantization_named("compressed-tensor")

@@ -244,3 +244,14 @@ def test_vllm_spreads_experts_over_its_data_parallel_copies(
     assert any("share the experts" in text for text in found.assumptions)
     before = prepare(found.loaded, found.hardware, found.shape, engine=EngineKind("vllm", "0.7.3"))
     assert before.budget.weights_bytes > 1.8 * found.budget.weights_bytes
+
+
+def test_every_quantisation_that_vllm_names_is_known() -> None:
+    """The keys of QUANTIZATION_METHODS of 0.10.0, 0.18.0 and 0.33.0 that state or imply a scheme."""
+    for name in (
+        "awq", "awq_marlin", "bitsandbytes", "compressed-tensors", "deepspeedfp", "fbgemm_fp8", "fp8",
+        "fp8_per_block", "gguf", "gptq", "gptq_marlin", "hqq", "inc", "ipex", "modelopt", "modelopt_fp4",
+        "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "petit_nvfp4", "ptpc_fp8", "quark", "rtn", "torchao",
+    ):  # fmt: skip
+        assert prepared(quantization=name).budget.weights_bytes < 0.8 * prepared().budget.weights_bytes
+    assert any("FP8" in text for text in prepared(quantization="compressed-tensors").assumptions)
