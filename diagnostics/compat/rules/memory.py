@@ -16,7 +16,6 @@ from ....core.errors import CamshaftError
 from ....core.graph_sizes import vllm_capture_sizes
 from ....core.memory import GIB
 from ....core.shape import shape_from_config
-from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
 
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
@@ -41,21 +40,17 @@ def startup_memory(
     """GiB on the fullest GPU: `kv_gib` left for the cache, `request_gib` for one request of full length,
     `weights_gib`, `usable_gib`; or what is missing to tell.
 
-    `model` is a config.json's mapping (or holds a sheet's), or names `weights_gib` (all of them) with `kv_bytes_per_token` and
+    `model` is a config.json's mapping, or names `weights_gib` (all of them) with `kv_bytes_per_token` and
     `activation_gib` if known.
     """
     told = "weights_gib" in model
     beyond = [name for name in _BEYOND if scope(f"given.{name}")]
     if beyond and not told:
         return unknown("model.weights_gib")
-    config = model.get(ARITHMETIC, model)
-    if not told and not ("num_hidden_layers" in config and "hidden_size" in config):
+    if not told and not ("num_hidden_layers" in model and "hidden_size" in model):
         return unknown("model.hidden_size", "model.num_hidden_layers")
     names = _FEW if told else _SETTINGS
     values = {name: scope(name) for name in (*names, "device.memory_gib")}
-    length = values["max_model_len"]
-    if not told and isinstance(length, Unknown):
-        values["max_model_len"] = 1  # what one request needs stays unknown; what weights leave does not
     missing = frozenset().union(*(v.missing for v in values.values() if isinstance(v, Unknown)))
     if missing:
         return Unknown(missing)
@@ -65,10 +60,9 @@ def startup_memory(
         return _from_facts(values, model)
     options = {name: scope(name) for name in _OPTIONAL}
     try:
-        found = _from_config(version, values, options, config)
+        return _from_config(version, values, options, model)
     except CamshaftError:
         return unknown("model.shape")
-    return {**found, "request_gib": length} if isinstance(length, Unknown) else found
 
 
 def _from_facts(values: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
