@@ -156,7 +156,7 @@ class ServeConfig(BaseModel):
     response_role: str = _knob("server", "Role of chat answers.", "assistant")
     trust_request_chat_template: bool = _knob("server", "Let a request bring its own chat template.", False)
     max_queued_requests: Int = _knob(
-        "server", "Requests accepted and not yet running; beyond it: 503.", 1024, ge=1
+        "server", "Requests taken in beyond max_num_seqs; beyond them: 503.", 1024, ge=1
     )
     max_body_bytes: Int = _knob("server", "Largest request body; beyond it: 413.", 32 << 20, ge=1024)
     request_timeout_s: Real | None = _knob(
