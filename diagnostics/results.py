@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.errors import ConfigError
 
+GOOD_SHARE = 0.95  # of the requests must keep every target where a load is said to keep them
 SATURATED_TTFT_MS = 5000.0  # a mean first token later than this is a queue that does not drain
 
 
@@ -106,6 +107,21 @@ class Targets:
     def any(self) -> bool:
         return any(value is not None for value in asdict(self).values())
 
+    def describe(self) -> str:
+        """`ttft 500 ms, itl 50 ms`; empty without targets."""
+        told = asdict(self).items()
+        return ", ".join(f"{name.removesuffix('_ms')} {ms:g} ms" for name, ms in told if ms is not None)
+
+    def rule(self) -> str:
+        """What keeping these targets means, in a sentence."""
+        gaps = (
+            ", itl by the 99th percentile of its own gaps between tokens" if self.itl_ms is not None else ""
+        )
+        return (
+            f"a request is good where it keeps every target{gaps}; a load keeps them where {GOOD_SHARE:.0%} of its "
+            "requests are good"
+        )
+
     def met_by(self, record: RequestRecord) -> bool:
         """Whether a request ended well and within every target."""
         if not _ended_well(record):
@@ -168,6 +184,18 @@ class Result:
     error_band: dict[str, Any] = field(
         default_factory=dict
     )  # how far a prediction may be off; empty if measured
+
+    @property
+    def good_share(self) -> float:
+        """Of all requests, those that ended well and within every target."""
+        return (
+            min(1.0, self.goodput_requests_per_s * self.duration_s / self.requests) if self.requests else 0.0
+        )
+
+    @property
+    def keeps_targets(self) -> bool:
+        """Whether so large a share of the requests is good that the load counts as kept."""
+        return self.good_share >= GOOD_SHARE - 1e-9
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for JSON."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..results import Result
 from ..simulate import Replay
-from .model import Bottleneck, Confidence, Limit, Proof, Verdict
-from .prove import WORTH
+from .model import Bottleneck, Confidence, Limit, Proof, Verdict, Worth
+from .prove import REMEDY, WORTH
 from .situation import Situation
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
@@ -52,8 +53,7 @@ def decide(
     if beyond is not None:
         return beyond
     order = ranked(proofs)
-    overloaded = _overloaded(situation, seen.result)
-    best = next((proof for proof in order if _worth_acting(situation, proof, overloaded)), None)
+    best = next((proof for proof in order if proof.worth == "gains"), None)
     if best is not None:
         told = best.proposal
         return Verdict(
@@ -65,26 +65,37 @@ def decide(
             confidence=confidence,
             predicted=best.predicted,
             advice=told.advice,
+            telling=best.telling,
         )
-    if overloaded:
+    if _overloaded(situation, seen.result):
         return _offered_load(situation, seen, order, confidence)
-    return _healthy(seen, confidence)
+    return _healthy(seen, order, confidence)
 
 
-def _worth_acting(situation: Situation, best: Proof, overloaded: bool) -> bool:
+def judged(situation: Situation, proofs: Sequence[Proof], seen: Result) -> list[Proof]:
+    """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
+    overloaded = _overloaded(situation, seen)
+    return [replace(proof, worth=_worth(situation, proof, overloaded)) for proof in proofs]
+
+
+def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
     """Whether a turn is a remedy: a small gain does not cure an overload, nor a server that is well, and what is
     won in one figure and lost in another is no remedy where nobody suffers from the first.
     """
-    if best.gain <= WORTH:
-        return False
-    if overloaded and best.after.saturated and _more_done(best) < CURE:
-        return False
-    if best.proposal.from_evidence:
-        return True
+    if proof.gain < -WORTH:
+        return "loses"
+    if proof.gain <= WORTH:
+        return "nothing to gain"
+    if overloaded and proof.after.saturated and _more_done(proof) < CURE:
+        return "gains, and the load stays above capacity"
+    if proof.proposal.from_evidence:
+        return "gains"
+    if proof.before.targets.any and proof.before.keeps_targets and _more_done(proof) <= 1 + WORTH:
+        return "nothing to gain"
     wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
-    if not wanted and _cure(best) == 1.0 and _trades(best):
-        return False
-    return best.gain > (0.15 if not situation.complaint else 0.05)
+    if not wanted and _cure(proof) == 1.0 and _trades(proof):
+        return "gains one thing for another"
+    return "gains" if proof.gain > (REMEDY if not situation.complaint else 0.05) else "gains a little"
 
 
 def _more_done(proof: Proof) -> float:
@@ -177,14 +188,29 @@ def _percent(proof: Proof) -> float:
     return (proof.after.throughput_output_tokens_per_s / before - 1) * 100
 
 
-def _healthy(seen: Replay, confidence: Confidence) -> Verdict:
+def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:
     binds = binding(seen)
+    told = "no knob turned alone gains more than a little"
+    trade = next((p.proposal for p in order if p.worth == "gains one thing for another"), None)
+    if trade is not None:
+        told = (
+            f"no knob gains without losing elsewhere ({trade.knob} {trade.before} to {trade.after} gains one thing for "
+            "another; targets, --slo, say what counts)"
+        )
+    if seen.result.targets.any:
+        good = seen.result.good_share
+        kept = (
+            "the load keeps its targets"
+            if seen.result.keeps_targets
+            else f"{1 - good:.0%} of the requests miss the targets"
+        )
+        told = f"{kept}, and {told}"
     return Verdict(
         bottleneck="none",
         knob=None,
         before=None,
         after=None,
-        why=f"no knob turned alone gains more than a little; {_BINDING[binds]}",
+        why=f"{told}; {_BINDING[binds]}",
         confidence=confidence,
     )
 

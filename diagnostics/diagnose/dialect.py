@@ -81,6 +81,7 @@ def in_sglang(report: Report) -> Report:
         after=_value(told.knob, told.after),
         why=_words(told.why),
         advice=_words(told.advice),
+        at_the_ends=_words(told.at_the_ends),
     )
     return replace(
         report,

@@ -34,6 +34,21 @@ def fitted_load(situation: Situation, given: Workload | None = None) -> Load:
     return _steady(situation)
 
 
+def load_text(workload: Workload) -> str:
+    """`chat: 256 requests of about 1,177 tokens in and 250 out, 64 clients that start all at once`."""
+    told = workload.summary()
+    text = (
+        f"{workload.name}: {told.requests:,} requests of about {told.input_tokens_mean:,.0f} tokens in and "
+        f"{told.output_tokens_mean:,.0f} out"
+    )
+    if told.concurrency:
+        clients = (
+            f"{told.concurrency:,} clients that start all at once" if told.concurrency > 1 else "one client"
+        )
+        return f"{text}, {clients}"
+    return f"{text}, {told.rate:.3g} a second" if told.rate else text
+
+
 def _steady(situation: Situation) -> Load:
     notes: list[str] = []
     told_input, told_output = situation.input_tokens, situation.output_tokens

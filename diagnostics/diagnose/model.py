@@ -28,6 +28,11 @@ Bottleneck = Literal[
     "none",
 ]
 Default = Literal["paged_kv", "continuous_batching", "chunked_prefill", "none"]
+# What a replayed turn is to whoever asks; only the first is a remedy.
+Worth = Literal[
+    "gains", "gains a little", "gains one thing for another", "gains, and the load stays above capacity",
+    "nothing to gain", "loses",
+]  # fmt: skip
 Confidence = Literal["measured", "simulated", "fitted", "thin"]
 
 # Which of the three defaults of a serving engine stands behind a bottleneck; every other one has none.
@@ -69,13 +74,19 @@ class Change:
     after: float
     low: float
     high: float
+    before_range: tuple[float, float] | None = (
+        None  # of `before`, where it was replayed at the ends of the error
+    )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        told: dict[str, Any] = {
             "from": round(self.before, 4),
             "to": round(self.after, 4),
             "range": [round(self.low, 4), round(self.high, 4)],
         }
+        if self.before_range is not None:
+            told["from_range"] = [round(end, 4) for end in self.before_range]
+        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +98,8 @@ class Proof:
     after: Result
     gain: float
     predicted: Mapping[str, Change]
+    telling: str | None = None  # the predicted figure that counts most in the gain
+    worth: Worth = "nothing to gain"
     replay: Replay | None = None
 
 
@@ -102,6 +115,9 @@ class Verdict:
     confidence: Confidence
     predicted: Mapping[str, Change] = field(default_factory=dict)
     advice: str = ""
+    telling: str | None = None  # the predicted figure that counts most
+    at_the_ends: str = ""  # what becomes of it where all steps are faster or slower by the declared error
+    within_error: bool = False  # it holds at one end of the error and not at the other
 
     @property
     def direction(self) -> str | None:
@@ -127,6 +143,8 @@ class Verdict:
             "why": self.why,
             "confidence": self.confidence,
             "predicted": {name: change.to_dict() for name, change in self.predicted.items()},
+            "within_error": self.within_error,
+            "at_the_ends": self.at_the_ends,
         }
 
 
@@ -151,8 +169,13 @@ class Report:
     memory: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
+    by_hand: bool = False  # the configuration sets the verdict's knob
     assumptions: tuple[str, ...] = ()
     flags: tuple[Mapping[str, Any], ...] = ()
+    about: Mapping[str, str] = field(default_factory=dict)  # model, device, engine, load
+    slo: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the targets and whether the load as it is keeps them
     before: Replay | None = None
     after: Replay | None = None
 
@@ -166,6 +189,8 @@ class Report:
             "evidence": [*self.evidence, *(f"contradiction: {text}" for text in self.contradictions)],
             "assumptions": list(self.assumptions),
             "flags": [dict(flag) for flag in self.flags],
+            "about": dict(self.about),
+            "slo": dict(self.slo),
         }
 
 
@@ -178,6 +203,7 @@ def _alternative(proof: Proof) -> dict[str, Any]:
         "to": told.after,
         "changes": told.turned,
         "gain": round(proof.gain, 4),
+        "worth": proof.worth,
         "why": told.why,
         "predicted": {name: change.to_dict() for name, change in proof.predicted.items()},
     }

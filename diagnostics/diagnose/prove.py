@@ -14,8 +14,10 @@ from .rig import Rig
 from .situation import Situation, preemption_marks
 
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
+REMEDY = 0.15  # gains below this are no remedy where nobody complains
 MOST_SECONDS = 6.0  # of processor time
 MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
+LATE_TTFT_MS = 2000.0  # half the requests wait longer for a first token: that is what is wrong
 NEAR_MISS = 0.05  # of all requests are counted good beforehand: a ratio of two handfuls says little
 
 
@@ -35,8 +37,11 @@ class Objective:
     widest_gap: bool = False
 
     @classmethod
-    def of(cls, situation: Situation) -> Objective:
-        """By what the evidence shows: first tokens behind somebody's prompt, or gaps between tokens."""
+    def of(cls, situation: Situation, seen: Result | None = None) -> Objective:
+        """By what the evidence shows: first tokens behind somebody's prompt, or gaps between tokens.
+
+        Where there is none, by the replay as it is: first tokens that come late count more.
+        """
         if situation.stalled_ttft is not None:
             return cls(first_token=0.5, gaps=0.05, whole=0.05)
         if situation.spiky_gaps is not None:
@@ -45,6 +50,9 @@ class Objective:
             return cls(per_token=0.3)
         if situation.late_first_token:
             return cls(first_token=0.2)
+        late = seen is not None and seen.ttft_ms is not None and seen.ttft_ms.p50 > LATE_TTFT_MS
+        if late and situation.evidence.thin and not situation.targets.any:
+            return cls(first_token=0.3)
         return cls()
 
 
@@ -73,6 +81,7 @@ def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None =
                 after=after,
                 gain=gain(before, after, aim),
                 predicted=predicted(before, after, rig.band_percent, aim),
+                telling=telling(before, after, aim),
                 replay=replayed,
             )
         )
@@ -81,18 +90,46 @@ def prove(rig: Rig, proposals: Iterable[Proposal], objective: Objective | None =
 
 def gain(before: Result, after: Result, objective: Objective) -> float:
     """How much better: the log ratio of throughput (goodput under targets) plus the latencies' by their weights."""
+    return sum(_parts(before, after, objective).values())
+
+
+def _parts(before: Result, after: Result, objective: Objective) -> dict[str, float]:
+    """What each figure counts in the gain."""
     rate = _ratio(before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s)
+    parts: dict[str, float] = {}
     if before.targets.any:
         few = NEAR_MISS * before.throughput_requests_per_s
-        rate = _ratio(before.goodput_requests_per_s + few, after.goodput_requests_per_s + few) + 0.1 * rate
-    first = _latency(before.ttft_ms, after.ttft_ms, "p50") + _latency(before.ttft_ms, after.ttft_ms, "p99")
-    return (
-        rate
-        + objective.first_token * first
-        + objective.gaps * _latency(before.itl_ms, after.itl_ms, "max" if objective.widest_gap else "p99")
-        + objective.per_token * _latency(before.tpot_ms, after.tpot_ms, "mean")
-        + objective.whole * _latency(before.e2e_ms, after.e2e_ms, "mean")
-    )
+        if beyond_chance(before, after):
+            good = _ratio(before.goodput_requests_per_s + few, after.goodput_requests_per_s + few)
+            parts["goodput_requests_per_s"] = good
+            rate *= 0.1
+        else:  # the same share is good: goodput goes as the throughput
+            rate *= 1.1
+    widest = "max" if objective.widest_gap else "p99"
+    parts["output_tokens_per_s"] = rate
+    for name in ("p50", "p99"):
+        parts[f"ttft_{name}_ms"] = objective.first_token * _latency(before.ttft_ms, after.ttft_ms, name)
+    parts[f"itl_{widest}_ms"] = objective.gaps * _latency(before.itl_ms, after.itl_ms, widest)
+    parts["tpot_mean_ms"] = objective.per_token * _latency(before.tpot_ms, after.tpot_ms, "mean")
+    parts["e2e_mean_ms"] = objective.whole * _latency(before.e2e_ms, after.e2e_ms, "mean")
+    return parts
+
+
+def telling(before: Result, after: Result, objective: Objective) -> str:
+    """The figure that counts most in the gain, or in the loss where it is one."""
+    parts = _parts(before, after, objective)
+    sign = 1 if sum(parts.values()) >= 0 else -1
+    if parts.get("goodput_requests_per_s", 0.0) * sign > WORTH:
+        return "goodput_requests_per_s"
+    return max(parts, key=lambda name: sign * parts[name])
+
+
+def beyond_chance(before: Result, after: Result) -> bool:
+    """Whether the share of good requests differs by more than two standard errors of so many requests (binomial)."""
+    shares = (before.good_share, after.good_share)
+    counts = (max(1, before.requests), max(1, after.requests))
+    error = math.sqrt(sum(p * (1 - p) / n for p, n in zip(shares, counts, strict=True)))
+    return abs(shares[1] - shares[0]) > max(2 * error, 2 / min(counts))
 
 
 def _ratio(before: float, after: float) -> float:
@@ -120,6 +157,7 @@ def predicted(
         "ttft_p99_ms": _pair(before.ttft_ms, after.ttft_ms, "p99"),
         "tpot_mean_ms": _pair(before.tpot_ms, after.tpot_ms, "mean"),
         "itl_p99_ms": _pair(before.itl_ms, after.itl_ms, "p99"),
+        "e2e_mean_ms": _pair(before.e2e_ms, after.e2e_ms, "mean"),
     }
     if aim is not None and aim.widest_gap:
         rows["itl_max_ms"] = _pair(before.itl_ms, after.itl_ms, "max")

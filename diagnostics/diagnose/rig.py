@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.workload import Workload
 from ...policies.registry import load_policy
+from ..cost.speculation import SpeculativeCost
+from ..cost.step import StepCost, StepTime
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
 from .fitted_cost import FittedCost
@@ -20,8 +22,22 @@ class Rig(Protocol):
     confidence: Literal["simulated", "fitted"]
     assumptions: tuple[str, ...]
     band_percent: float  # how far a predicted change may be off
+    workload: Workload
 
     def play(self, changes: Mapping[str, Any]) -> Replay: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A cost model all of whose steps take `factor` times as long."""
+
+    cost: StepCost | SpeculativeCost
+    factor: float
+
+    def step(self, *arguments: Any) -> StepTime:
+        """As `StepCost.step`."""
+        told = self.cost.step(*arguments)
+        return StepTime(**{part.name: getattr(told, part.name) * self.factor for part in fields(told)})
 
 
 @dataclass(slots=True)
@@ -37,7 +53,8 @@ class SimulatedRig:
 
     @property
     def band_percent(self) -> float:
-        return self.prepared.hardware.error_band.tpot_percent
+        band = self.prepared.hardware.error_band
+        return band.moe_tpot_percent if self.prepared.shape.num_experts else band.tpot_percent
 
     def play(self, changes: Mapping[str, Any]) -> Replay:
         """Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit."""
@@ -46,6 +63,12 @@ class SimulatedRig:
             turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
             self._seen[key] = turned.replay(self.workload, stop_after_s=self.stop_after_s)
         return self._seen[key]
+
+    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
+        """The same where every step takes `factor` times as long. Raises as `play`."""
+        turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
+        scaled = replace(turned, cost=Scaled(turned.cost, factor))  # type: ignore[arg-type]  # has `step`
+        return scaled.replay(self.workload, stop_after_s=self.stop_after_s)
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""

@@ -14,17 +14,19 @@ from ...core.memory import GIB, MemoryBudget
 from ...core.workload import Workload, load_workload
 from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..results import Targets
-from ..simulate import Prepared, prepare
-from .decide import decide, ranked
+from ..simulate import Prepared, Replay, prepare
+from ..simulate.engines import NEWEST_VLLM
+from .decide import decide, judged, ranked
 from .dialect import in_sglang
+from .ends import at_the_ends, kept, none_at_the_ends, play_ends
 from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .flags import flag_traps
 from .limits import hardware_limits, seen_limits
-from .load import fitted_load
+from .load import fitted_load, load_text
 from .memory import refused_at_start, refused_by_budget
-from .model import Confidence, Limit, Report, Verdict
-from .prove import Objective, best_pair, prove
+from .model import Confidence, Limit, Proof, Report, Verdict
+from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
 from .situation import Situation
@@ -49,6 +51,7 @@ def diagnose(
     Raises ConfigError where the configuration contradicts itself.
     """
     report = _diagnosed(subject, evidence, workload, targets, rules)
+    report = replace(report, by_hand=report.verdict.knob in subject.given)
     return in_sglang(report) if subject.sglang else report
 
 
@@ -64,6 +67,7 @@ def _diagnosed(
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(
         title=_title(subject),
+        about=_about(subject),
         verdict=_undecided(found),
         memory=_memory(prepared, evidence),
         evidence=_told(evidence),
@@ -101,23 +105,52 @@ def _replayed(
         return replace(report, verdict=verdict)
     proposals = propose(situation, rules)
     unique = {repr(sorted(p.turned.items())): p for p in reversed([*proposals, *turns(situation, seen)])}
-    objective = Objective.of(situation)
-    proofs = ranked(prove(rig, reversed(unique.values()), objective))
+    objective = Objective.of(situation, seen.result)
+    proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result))
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
     pair = best_pair(rig, proofs, objective)
     chosen = next(
         (p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None
     )
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
+    told = [*judged(situation, [pair] if pair else [], seen.result), *others[:MOST_ALTERNATIVES]]
+    tried = chosen or _runner_up(verdict, proofs)
+    verdict, slo = _within_error(rig, verdict, tried, seen, objective)
     return replace(
         report,
         verdict=verdict,
-        alternatives=tuple(([pair] if pair else []) + others[:MOST_ALTERNATIVES]),
+        alternatives=tuple(told),
+        about={**report.about, "load": load_text(rig.workload)},
+        slo=slo,
         limits=(*limits, *seen_limits(seen)),
         assumptions=(*report.assumptions, *rig.assumptions),
         before=seen,
         after=chosen.replay if chosen else None,
     )
+
+
+def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:
+    """Where no knob is wrong, the turn that might be a remedy were steps slower or faster."""
+    if verdict.bottleneck != "none":
+        return None
+    return next((proof for proof in proofs if proof.gain > -WORTH and not proof.proposal.lossy), None)
+
+
+def _within_error(
+    rig: Rig, verdict: Verdict, tried: Proof | None, seen: Replay, objective: Objective
+) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict and whether the targets are kept, with what becomes of both at the ends of the error.
+
+    Step times fitted from the evidence are those of this very server: there is no common factor to try.
+    """
+    targets = seen.result.targets
+    ends = None
+    if isinstance(rig, SimulatedRig) and (verdict.knob is not None or targets.any):
+        ends = play_ends(rig, tried.proposal.turned if tried else None)
+    if tried is not None and ends is not None:
+        settle = at_the_ends if verdict.knob is not None else none_at_the_ends
+        verdict = settle(verdict, tried, ends, objective)
+    return verdict, kept(seen.result, ends) if targets.any else {}
 
 
 def _confidence(rig: Rig, situation: Situation) -> Confidence:
@@ -211,6 +244,18 @@ def _title(subject: Subject) -> str:
     model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
     where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
     return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
+
+
+def _about(subject: Subject) -> dict[str, str]:
+    """What was diagnosed, part by part."""
+    told = {
+        "model": subject.shape.name if subject.shape else subject.given.get("model"),
+        "device": subject.hardware.name if subject.hardware else subject.gpu,
+        "engine": "sglang" if subject.sglang else subject.engine.name,
+        "version": subject.engine.version
+        or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
+    }
+    return {name: str(value) for name, value in told.items() if value}
 
 
 def _told(evidence: Evidence) -> tuple[str, ...]:

@@ -8,12 +8,14 @@ from html import escape
 
 import numpy as np
 
-from ..diagnose.model import DEFAULT_AT_FAULT, Report, Verdict
+from ..diagnose.model import Report, Verdict
 from ..results import Distribution
 from ..simulate import Replay
 from .svg import Line, Spread, over_time, spreads
 from .text import (
+    about_lines,
     change_text,
+    fault_text,
     headline,
     label_text,
     limit_lines,
@@ -21,7 +23,6 @@ from .text import (
     number,
     spelled,
     value_text,
-    worth_text,
 )
 
 BINS = 240
@@ -52,20 +53,22 @@ def render(report: Report) -> str:
 def _verdict(report: Report) -> list[str]:
     """The first line, what was diagnosed, the marks, and the reasons."""
     verdict = report.verdict
-    fault = DEFAULT_AT_FAULT.get(verdict.bottleneck, "none")
     marks = (
         f"bottleneck: {verdict.bottleneck}",
-        f"default at fault: {fault}",
+        fault_text(report),
         f"confidence: {verdict.confidence}",
     )
     parts = [
         f"<h1>{escape(headline(verdict))}</h1>",
         f'<p class="about">{escape(report.title)}</p>',
+        *(f'<p class="about">{escape(line)}</p>' for line in about_lines(report)),
         f'<ul class="marks">{"".join(f"<li>{escape(mark)}</li>" for mark in marks)}</ul>',
     ]
     if verdict.knob is not None:
         parts.append(f"<p>{escape(_sentence(verdict.why))}</p>")
         parts.append(f"<p><b>How:</b> <code>{escape(spelled(verdict))}</code></p>")
+    if verdict.at_the_ends:
+        parts.append(f"<p><b>Error:</b> {escape(_sentence(verdict.at_the_ends))}</p>")
     if verdict.advice:
         parts.append(f"<p><b>Also:</b> {escape(_sentence(verdict.advice))}</p>")
     return parts
@@ -209,7 +212,7 @@ def _alternatives(report: Report) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(p.proposal.knob)}</code></td><td>{escape(value_text(p.proposal.before))} to "
         f"{escape(value_text(p.proposal.after))}</td><td>{escape(p.proposal.bottleneck)}</td>"
-        f"<td>{escape(worth_text(p))}</td>"
+        f"<td>{escape(p.worth)}</td>"
         f"<td>{escape('; '.join(change_text(n, c) for n, c in p.predicted.items()))}</td></tr>"
         for p in report.alternatives
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ _NAMES = {
     "tpot_mean_ms": ("time per token", "ms"),
     "itl_p99_ms": ("between tokens p99", "ms"),
     "itl_max_ms": ("longest gap between tokens", "ms"),
+    "e2e_mean_ms": ("whole request", "ms"),
     "preemptions": ("preemptions", ""),
     "kv_gib": ("KV cache", "GiB"),
     "kv_tokens": ("KV cache", "tokens"),
@@ -35,15 +37,17 @@ def headline(verdict: Verdict) -> str:
             name = "it does not start"
         elif verdict.bottleneck != "none":
             name = f"no knob is wrong ({verdict.bottleneck})"
-        return f"{name}: {verdict.why}"
+        sure = " [within the error]" if verdict.within_error else ""
+        return f"{name}: {verdict.why}{sure}"
     verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(
         verdict.direction or "", "set"
     )
-    best = _best(verdict.predicted)
+    best = _best(verdict.predicted, verdict.telling)
     told = f": {change_text(*best)}" if best else ""
+    sure = f"{verdict.confidence}, within the error" if verdict.within_error else verdict.confidence
     return (
         f"{verb} {verdict.knob} ({flag(verdict.knob)}) from {value_text(verdict.before)} to {value_text(verdict.after)}{told} "
-        f"[{verdict.bottleneck}, {verdict.confidence}]"
+        f"[{verdict.bottleneck}, {sure}]"
     )
 
 
@@ -52,7 +56,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield headline(verdict)
     yield ""
     yield report.title
-    yield f"bottleneck: {verdict.bottleneck}; default at fault: {DEFAULT_AT_FAULT.get(verdict.bottleneck, 'none')}"
+    yield from about_lines(report)
+    yield f"bottleneck: {verdict.bottleneck}; {fault_text(report)}"
     if verdict.knob is not None:
         yield f"why: {verdict.why}."
         yield f"how: {spelled(verdict)}"
@@ -62,6 +67,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"predicted by {_source(report)}:"
         for name, change in verdict.predicted.items():
             yield f"  {change_text(name, change)}"
+    if verdict.at_the_ends:
+        yield f"error: {verdict.at_the_ends}."
     yield from _section("contradictions", report.contradictions)
     yield from _alternatives(report.alternatives)
     yield from _section("limits", limit_lines(report.limits))
@@ -69,6 +76,40 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("evidence used", report.evidence)
     yield from _section("assumptions", report.assumptions)
     yield from _section("flags", [f"{f['code']} {f['severity']}: {f['message']}" for f in report.flags])
+
+
+def fault_text(report: Report) -> str:
+    """Which of the engine's three mechanisms stands behind it, and whether its default or a setting is at fault."""
+    mechanism = DEFAULT_AT_FAULT.get(report.verdict.bottleneck, "none")
+    knob = report.verdict.knob
+    if mechanism != "none" and report.by_hand:
+        return f"mechanism: {mechanism}, {knob} as the configuration sets it"
+    return f"default at fault: {mechanism}"
+
+
+def about_lines(report: Report) -> list[str]:
+    """The load, the engine's release and whether the targets are kept, a line each."""
+    told = report.about
+    lines = [f"load: {told['load']}"] if "load" in told else []
+    if "version" in told:
+        lines.append(f"engine: {told['engine']} {told['version']}")
+    return [*lines, *slo_lines(report.slo)]
+
+
+def slo_lines(slo: Mapping[str, Any]) -> list[str]:
+    """Whether the load as it is keeps its targets, by how many requests, at what error, and the rule."""
+    if not slo:
+        return []
+    verdict = "kept" if slo["met"] else "missed"
+    line = (
+        f"SLO {slo['targets']}: {verdict} as it is; {slo['good_share']:.1%} of the requests keep it, goodput "
+        f"{number(slo['goodput_requests_per_s'])} requests/s"
+    )
+    if "good_share_range" in slo:
+        low, high = slo["good_share_range"]
+        line += f"; {low:.1%} to {high:.1%} with steps {slo['error_percent']:g} % slower or faster"
+        line += ": this turns within the error of the prediction" if slo["within_error"] else ""
+    return [line, f"rule: {slo['rule']}"]
 
 
 _LIMITS = {
@@ -139,11 +180,10 @@ def spelled(verdict: Verdict) -> str:
     return f"{name} {verdict.after}"
 
 
-def _best(predicted: Mapping[str, Change]) -> tuple[str, Change] | None:
-    """What the targets are about where there are some, else the figure that changes most."""
-    good = predicted.get("goodput_requests_per_s")
-    if good is not None and good.after > good.before:
-        return "goodput_requests_per_s", good
+def _best(predicted: Mapping[str, Change], telling: str | None = None) -> tuple[str, Change] | None:
+    """The figure that counts most in the gain; without one that changes most for the better."""
+    if telling is not None and telling in predicted:
+        return telling, predicted[telling]
     rows = [(name, change) for name, change in predicted.items() if change.before > 0 and change.after > 0]
     if not rows:
         return next(iter(predicted.items()), None)
@@ -166,13 +206,14 @@ def label_text(name: str) -> tuple[str, str]:
 
 
 def change_text(name: str, change: Change) -> str:
-    """`output 54 to 310 tokens/s (range 217 to 403)`."""
+    """`output 54 to 310 tokens/s (range 217 to 403)`; with both ranges where both are known."""
     label, unit = label_text(name)
     unit = f" {unit}" if unit else ""
-    return (
-        f"{label} {number(change.before)} to {number(change.after)}{unit} "
-        f"(range {number(change.low)} to {number(change.high)})"
-    )
+    turned = f"range {number(change.low)} to {number(change.high)}"
+    if change.before_range is not None:
+        before = " to ".join(number(end) for end in change.before_range)
+        turned = f"range {before}, then {number(change.low)} to {number(change.high)}"
+    return f"{label} {number(change.before)} to {number(change.after)}{unit} ({turned})"
 
 
 def number(value: float) -> str:
@@ -198,15 +239,25 @@ def _alternatives(proofs: tuple[Proof, ...]) -> Iterator[str]:
     yield "other knobs, replayed (best first):"
     for proof in proofs:
         told = proof.proposal
-        verdict = worth_text(proof)
-        best = _best(proof.predicted)
-        shown = f"; {change_text(*best)}" if best and verdict == "gains" else ""
-        yield f"  {told.knob} {value_text(told.before)} to {value_text(told.after)} ({told.bottleneck}): {verdict}{shown}"
+        yield (
+            f"  {told.knob} {value_text(told.before)} to {value_text(told.after)} ({told.bottleneck}): "
+            f"{proof.worth}{_shown(proof)}"
+        )
 
 
-def worth_text(proof: Proof) -> str:
-    """Whether a turn gains, in a word or three."""
-    return "gains" if proof.gain > 0.03 else "loses" if proof.gain < -0.03 else "nothing to gain"
+def _shown(proof: Proof) -> str:
+    """The figure that tells most of a turn that does something; of a trade what it costs too."""
+    best = _best(proof.predicted, proof.telling)
+    if best is None or proof.worth == "nothing to gain":
+        return ""
+    cost = _cost(proof.predicted) if proof.worth == "gains one thing for another" else None
+    return f"; {change_text(*best)}" + (f", but {change_text(*cost)}" if cost else "")
+
+
+def _cost(predicted: Mapping[str, Change]) -> tuple[str, Change] | None:
+    """The figure that a turn makes worst."""
+    worse = [row for row in predicted.items() if row[1].before > 0 and row[1].after > 0 and not _better(*row)]
+    return max(worse, key=lambda row: abs(math.log(row[1].after / row[1].before)), default=None)
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:

@@ -13,9 +13,10 @@ from camshaft.diagnostics.evidence import observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.report.svg import Line, over_time
 
-KEYS = ["verdict", "alternatives", "limits", "memory", "evidence", "assumptions", "flags"]
+KEYS = ["verdict", "alternatives", "limits", "memory", "evidence", "assumptions", "flags", "about", "slo"]
 VERDICT_KEYS = [
     "bottleneck", "default_at_fault", "knob", "from", "to", "direction", "why", "confidence", "predicted",
+    "within_error", "at_the_ends",
 ]  # fmt: skip
 
 

@@ -1,0 +1,103 @@
+"""Whether a verdict holds within the declared error: both replays again, with all steps faster and all slower by it.
+
+Two replays of one cost model share its error, so a common factor on every step is what they may be off by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.errors import CamshaftError
+from ..results import Result
+from .model import Change, Proof, Verdict
+from .prove import REMEDY, WORTH, Objective, gain, predicted
+from .rig import SimulatedRig
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Results at the two ends of the error: as it is, and turned where something is."""
+
+    percent: float
+    before: tuple[Result, Result]  # steps faster, steps slower
+    after: tuple[Result, Result] | None = None
+
+
+def play_ends(rig: SimulatedRig, turned: Mapping[str, Any] | None) -> Ends | None:
+    """The replays at both ends; None where one of them cannot run or the sheet states no error."""
+    percent = min(90.0, rig.band_percent)
+    if percent <= 0:
+        return None
+    factors = (1 - percent / 100, 1 + percent / 100)
+    try:
+        before = tuple(rig.play_at({}, factor).result for factor in factors)
+        after = tuple(rig.play_at(turned, factor).result for factor in factors) if turned else None
+    except CamshaftError:
+        return None
+    return Ends(percent, before, after)  # type: ignore[arg-type]  # two factors, two results
+
+
+def at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective) -> Verdict:
+    """The verdict with ranges from the ends, and whether the gain is one at both of them."""
+    assert ends.after is not None  # the caller turned something
+    ranged = _ranged(proof, ends, aim)
+    gains = [gain(b, a, aim) for b, a in zip(ends.before, ends.after, strict=True)]
+    lost = [name for name, won in zip(("faster", "slower"), gains, strict=True) if won <= WORTH]
+    if not lost:
+        told = f"it gains at both ends of the error too, all steps {ends.percent:g} % faster or slower"
+    else:
+        told = (
+            f"this is within the error of the prediction: with all steps {ends.percent:g} % {' or '.join(lost)} the turn "
+            "gains nothing"
+        )
+    return replace(verdict, predicted=ranged, at_the_ends=told, within_error=bool(lost))
+
+
+def none_at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective) -> Verdict:
+    """A verdict that no knob is wrong, and whether the best turn would be a remedy at one end of the error."""
+    assert ends.after is not None  # the caller turned something
+    told = proof.proposal
+    for name, before, after in zip(("faster", "slower"), ends.before, ends.after, strict=True):
+        if gain(before, after, aim) <= REMEDY or before.keeps_targets:
+            continue
+        sentence = (
+            f"this is within the error of the prediction: with all steps {ends.percent:g} % {name}, {told.knob} "
+            f"{told.before} to {told.after} would take goodput from {before.goodput_requests_per_s:.3g} to "
+            f"{after.goodput_requests_per_s:.3g} requests/s"
+        )
+        return replace(verdict, at_the_ends=sentence, within_error=True)
+    return verdict
+
+
+def _ranged(proof: Proof, ends: Ends, aim: Objective) -> dict[str, Change]:
+    """Each predicted figure with what it spans between the ends, before and after."""
+    assert ends.after is not None
+    rows = [predicted(b, a, 0.0, aim) for b, a in zip(ends.before, ends.after, strict=True)]
+    found = {}
+    for name, change in proof.predicted.items():
+        seen = [row[name] for row in rows if name in row]
+        befores = [change.before, *(row.before for row in seen)]
+        afters = [change.after, *(row.after for row in seen)]
+        found[name] = replace(
+            change, low=min(afters), high=max(afters), before_range=(min(befores), max(befores))
+        )
+    return found
+
+
+def kept(result: Result, ends: Ends | None) -> dict[str, Any]:
+    """Whether the load as it is keeps the targets, the share of requests that does, and both at the ends."""
+    told: dict[str, Any] = {
+        "targets": result.targets.describe(),
+        "rule": result.targets.rule(),
+        "met": result.keeps_targets,
+        "good_share": round(result.good_share, 4),
+        "goodput_requests_per_s": round(result.goodput_requests_per_s, 4),
+    }
+    if ends is not None:
+        shares = [round(end.good_share, 4) for end in ends.before]
+        told["good_share_range"] = [min(shares), max(shares)]
+        told["error_percent"] = ends.percent
+        told["within_error"] = any(end.keeps_targets != result.keeps_targets for end in ends.before)
+    return told

@@ -1,0 +1,126 @@
+"""What a verdict is worth: replayed at the ends of the declared error, held to its own table, told with its targets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from camshaft.core.workload import load_workload
+from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, telling
+from camshaft.diagnostics.evidence import Evidence
+from camshaft.diagnostics.report import page, structured, text
+from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
+
+
+@cache
+def _report(preset: str, slo: str = "") -> Report:
+    evidence = Evidence()
+    subject = read_subject(preset, evidence)
+    return diagnose(subject, evidence, workload=load_workload("chat"), targets=parse_targets(slo))
+
+
+def test_a_verdict_has_the_ranges_of_both_replays_at_the_ends_of_the_error() -> None:
+    report = _report("h100-8b", "ttft=500ms,itl=50ms")
+    change = report.verdict.predicted["goodput_requests_per_s"]
+    assert change.before_range is not None
+    low, high = change.before_range
+    assert low < change.before < high
+    assert high > 5 * low  # the target lies on the edge of the gap: the prediction says so
+    assert change.low <= change.after <= change.high
+    assert "both ends" in report.verdict.at_the_ends
+    assert not report.verdict.within_error
+    assert (
+        "from_range"
+        in json.loads(structured.render(report))["verdict"]["predicted"]["goodput_requests_per_s"]
+    )
+
+
+def test_a_verdict_that_turns_on_the_error_says_so() -> None:
+    """At 54 ms no knob gains; were steps 8 % slower, one would: the first line is not sold as proof."""
+    report = _report("h100-8b", "ttft=500ms,itl=54ms")
+    assert report.verdict.knob is None
+    assert report.verdict.within_error
+    shown = text.render(report)
+    assert "[within the error]" in shown.splitlines()[0]
+    assert "% slower, max_num_batched_tokens" in shown
+    assert "within the error" in page.render(report)
+
+
+def test_load_release_targets_and_whether_they_are_kept_are_told_in_every_form() -> None:
+    report = _report("h100-8b", "ttft=500ms,itl=54ms")
+    told = json.loads(structured.render(report))
+    assert told["slo"]["met"] is False
+    assert told["slo"]["targets"] == "ttft 500 ms, itl 54 ms"
+    assert told["about"]["device"] == "H100 SXM"
+    assert told["about"]["load"].startswith("chat: 256 requests")
+    for shown in (text.render(report), page.render(report)):
+        assert "load: chat: 256 requests" in shown
+        assert "64 clients that start all at once" in shown
+        assert "SLO ttft 500 ms, itl 54 ms: missed as it is" in shown
+        assert "99th percentile of its own gaps" in shown
+        assert "95% of its requests are good" in shown
+
+
+def test_a_foreign_engine_without_a_release_says_which_one_is_assumed() -> None:
+    from camshaft.diagnostics.simulate.engines import NEWEST_VLLM
+
+    command = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
+    report = diagnose(read_subject(command, Evidence(), gpu="H100"), Evidence())
+    assert f"engine: vllm {NEWEST_VLLM} assumed" in text.render(report)
+
+
+@pytest.mark.parametrize(
+    ("preset", "slo"), [("h100-8b", ""), ("h100-8b", "ttft=500ms,itl=54ms"), ("h100-70b", "")]
+)
+def test_a_verdict_never_contradicts_its_table(preset: str, slo: str) -> None:
+    report = _report(preset, slo)
+    gains = [proof for proof in report.alternatives if proof.worth == "gains"]
+    if report.verdict.knob is None:
+        assert not gains
+    shown = text.render(report)
+    assert (": gains;" in shown) == bool(gains)
+
+
+def test_a_knob_that_was_set_by_hand_is_no_default_at_fault() -> None:
+    shown = text.render(_report("h100-8b", "ttft=500ms,itl=50ms"))
+    assert "mechanism: chunked_prefill, max_num_batched_tokens as the configuration sets it" in shown
+    assert "default at fault" not in shown
+
+
+def test_where_first_tokens_are_what_is_late_the_verdict_is_about_them() -> None:
+    """Half the requests wait 13 s for a first token, slots full: not the gaps between tokens come first."""
+    report = _report("h100-70b")
+    assert report.verdict.knob == "max_num_seqs"
+    assert "first token p50" in text.render(report).splitlines()[0]
+
+
+def _result(good: int, requests: int = 256, rate: float = 1000.0) -> Result:
+    plain = summarise([], [], targets=Targets(itl_ms=50.0))  # type: ignore[arg-type]
+    spread = Distribution(10.0, 10.0, 10.0, 10.0, 10.0)
+    return replace(
+        plain,
+        requests=requests,
+        completed=requests,
+        duration_s=10.0,
+        goodput_requests_per_s=good / 10.0,
+        throughput_requests_per_s=requests / 10.0,
+        throughput_output_tokens_per_s=rate,
+        ttft_ms=spread,
+    )
+
+
+def test_a_handful_of_requests_more_is_chance_and_no_gain_in_goodput() -> None:
+    assert not beyond_chance(_result(11), _result(14))
+    assert beyond_chance(_result(11), _result(200))
+    assert telling(_result(11), _result(14, rate=1100.0), Objective()) == "output_tokens_per_s"
+    assert telling(_result(11), _result(200), Objective()) == "goodput_requests_per_s"
+
+
+def test_the_share_of_good_requests_counts_those_that_failed() -> None:
+    assert _result(128).good_share == 0.5
+    assert _result(244).keeps_targets  # 95.3 %
+    assert not _result(243).keeps_targets
