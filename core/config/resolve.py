@@ -71,7 +71,7 @@ def resolve(
         raise ConfigError(
             f"dtype: bfloat16 ({why}): {hardware and hardware.name} has none; set dtype: float16"
         )
-    _refuse_contradictions(values)
+    _refuse_contradictions(loaded, values)
     settled = {
         name: getattr(loaded.config, name) if effective.origin == "unknown" else effective.value
         for name, effective in values.items()
@@ -264,14 +264,14 @@ def _normalise(values: dict[str, Effective]) -> None:
         )
 
 
-def _refuse_contradictions(values: dict[str, Effective]) -> None:
+def _refuse_contradictions(loaded: LoadedConfig, values: dict[str, Effective]) -> None:
     def value(name: str) -> Any:
         return values[name].value
 
     def place(*names: str) -> str:
         """Where the first of the knobs that somebody wrote stands."""
-        written = (values[name].why for name in names if values[name].origin in ("given", "preset"))
-        found = next(written, "")
+        written = (name for name in names if values[name].origin in ("given", "preset", "unknown"))
+        found = next((loaded.entries[name].place for name in written if name in loaded.entries), None)
         return f"{found}: " if found else ""
 
     seqs, batched, length = value("max_num_seqs"), value("max_num_batched_tokens"), value("max_model_len")
@@ -280,6 +280,11 @@ def _refuse_contradictions(values: dict[str, Effective]) -> None:
             f"{place('max_num_seqs', 'max_num_batched_tokens')}max_num_seqs {seqs} is more than "
             f"max_num_batched_tokens {batched}: each running sequence needs a token a step; lower the first or "
             "raise the second"
+        )
+    if value("enable_chunked_prefill") is False and length == -1:
+        raise ConfigError(
+            f"{place('max_model_len')}without chunked prefill, max_model_len must be a number: a step must hold the "
+            "longest prompt"
         )
     if value("enable_chunked_prefill") is False and batched and length and length > batched:
         raise ConfigError(

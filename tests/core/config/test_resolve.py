@@ -180,6 +180,20 @@ def test_values_that_can_never_work_together_are_refused() -> None:
     assert told(resolved(CPU, shape(), max_num_batched_tokens=8), "max_num_seqs") == (8, "derived")
 
 
+@pytest.mark.parametrize("keys", [{"enable_chunked_prefill": False}, {"policy": "continuous"}])
+def test_whole_prompts_need_a_longest_one_that_is_known(keys: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: m\nmax_model_len: auto\n")
+    loaded = load_config(
+        file, [f"{name}={str(value).lower()}" for name, value in keys.items()], purpose="inspect"
+    )
+    with pytest.raises(
+        ConfigError, match=r"serve.yaml:2:1: without chunked prefill, max_model_len must be a number"
+    ):
+        resolve(loaded, H100, shape())
+    assert told(resolved(H100, shape(), max_model_len=-1), "max_num_batched_tokens") == (8192, "derived")
+
+
 def test_a_gpu_configuration_without_a_gpu_names_what_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.core.config.hardware.find_gpu", lambda: None)
     settled = resolve(load_config({"model": "m", "device": "cuda"}), find_hardware("cuda"))
