@@ -57,13 +57,19 @@ def load_model(name: str) -> ModelShape:
     return shape
 
 
+def sheet_of(name: str) -> Path | None:
+    """The file of the sheet that answers to a name, or None."""
+    stem = _index().get(_split(name)[0])
+    return None if stem is None else FOLDER / f"{stem}.yaml"
+
+
 def sheet_shape(name: str) -> ModelShape | None:
     """The shape of the model whose sheet answers to a name, with the quantisation that the name states; or None."""
-    base, method = _split(name)
-    stem = _index().get(base)
-    if stem is None:
+    path = sheet_of(name)
+    if path is None:
         return None
-    shape = shape_from_config(read_sheet(FOLDER / f"{stem}.yaml").config, name=name)
+    method = _split(name)[1]
+    shape = shape_from_config(read_sheet(path).config, name=name)
     if method and shape.quantization is None:
         raw = {**shape.raw, "quantization_config": {"quant_method": method}}
         shape = replace(shape, quantization=method, raw=raw)
@@ -72,8 +78,8 @@ def sheet_shape(name: str) -> ModelShape | None:
 
 def default_sampling(name: str) -> str:
     """How tokens of requests without sampling parameters are drawn; "plain" for a model without sheet."""
-    stem = _index().get(_split(name)[0])
-    return read_sheet(FOLDER / f"{stem}.yaml").default_sampling if stem else "plain"
+    path = sheet_of(name)
+    return read_sheet(path).default_sampling if path else "plain"
 
 
 @cache

@@ -13,6 +13,7 @@ from .checks.traps import trap_findings
 from .checks.unread import unread_findings
 from .facts.devices import Device
 from .facts.model_input import known_facts
+from .facts.sheets import with_sheet
 from .inputs.base import Configuration
 from .releases.versions import Version
 
@@ -46,6 +47,8 @@ def check(
     """
     name = engine or configuration.engine
     context = Context(configuration, name, start, target, known_facts(model or {}), device)
+    if name == "vllm":
+        context.model = with_sheet(context.model, context.values.get("model"))
     found = [
         *option_findings(context),
         *trap_findings(context),

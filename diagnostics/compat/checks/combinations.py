@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from ..facts.unknown import Unknown
 from ..rules.evaluate import RuleHit, evaluate
+from ..rules.records import load
 from ..rules.resolvers import parser_defaults
-from ..rules.scope import Facts
+from ..rules.scope import Facts, Scope
 from .context import Context
 from .findings import Edit, Finding
 from .remedies import merged_values
@@ -24,12 +26,43 @@ def rule_findings(context: Context) -> Iterator[Finding]:
         if not misread.isdisjoint(hit.missing):
             continue  # what is unknown is a value that is refused, as another finding says
         yield _from_hit(context, hit)
+    yield from _memory_not_looked_at(context, facts)
     repaired = _repaired(context)
     if repaired:
         before = {hit.rule.code for hit in hits}
         for hit in evaluate(context.engine, context.target, _facts(context, context.values | repaired)):
             if hit.rule.code not in before and hit.certain:
                 yield _after_repair(context, hit)
+
+
+def _memory_not_looked_at(context: Context, facts: Facts) -> Iterator[Finding]:
+    """Says that a named GPU's memory was not compared with what the model needs, and what would tell."""
+    if context.device is None or context.engine != "vllm":
+        return
+    left = Scope(load(context.engine), context.target, facts)("memory.kv_gib")
+    if not isinstance(left, Unknown):
+        return
+    model = context.values.get("model")
+    named = f"the model {model}" if isinstance(model, str) and model else "the model"
+    missing = sorted(left.missing)
+    if "model.hidden_size" in missing:
+        why, fix = f"{named} has no sheet here", "Name its config.json with --model."
+    elif missing == ["model.weights_gib"]:
+        why = f"{named} is spread over GPUs in a way that is not added up"
+        fix = "Tell the weights' size with --model weights_gib=NUMBER."
+    elif missing == ["model.shape"]:
+        why, fix = f"the config of {named} is of a kind that is not added up", "Try engine diagnose."
+    else:
+        why, fix = "it depends on " + ", ".join(missing), None
+    yield Finding(
+        code="IN-02",
+        severity="info",
+        change="unknown",
+        message=f"Memory not looked at: {why}, so that it may not fit {context.device.name}.",
+        place=context.configuration.start_place,
+        fix=fix,
+        depends_on=tuple(missing),
+    )
 
 
 def _facts(context: Context, values: dict[str, Any]) -> Facts:

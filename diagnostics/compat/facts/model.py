@@ -122,6 +122,11 @@ def _quantization(facts: dict[str, Any], whole: bool) -> None:
         facts["quantization"] = str(config["quant_method"]).lower()
     if whole:
         facts.setdefault("quantization", None)
+    block = config.get("weight_block_size") if isinstance(config, Mapping) else None
+    if isinstance(block, list) and block and facts.get("quantization") == "fp8":
+        facts.setdefault("fp8_block", block[0])
+    elif whole:
+        facts.setdefault("fp8_block", None)
 
 
 def _dtype(facts: dict[str, Any]) -> None:

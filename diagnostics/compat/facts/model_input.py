@@ -47,7 +47,7 @@ def known_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_model(text: str) -> dict[str, Any]:
-    """Facts of a model: a config.json or a sheet (or the folder that holds one), or `key=value,key=value`.
+    """Facts of a model: a config.json or a sheet (a file, its folder or its name), or `key=value,key=value`.
 
     Raises ConfigError when it is neither.
     """
@@ -60,9 +60,14 @@ def read_model(text: str) -> dict[str, Any]:
     if found:
         return _model_file(path)
     if "=" not in text:
+        from .sheets import sheet_facts
+
+        known = sheet_facts(text)
+        if known:
+            return known
         raise ConfigError(
-            f"--model {text}: no such file; give a config.json, a model sheet, or facts such as "
-            "quantization=awq,max_position_embeddings=131072"
+            f"--model {text}: no such file and no sheet of that name; give a config.json, a model sheet, or facts "
+            "such as quantization=awq,max_position_embeddings=131072"
         )
     facts: dict[str, Any] = {}
     for part in re.split(r",(?=\s*[A-Za-z_]\w*=)", text):
@@ -82,6 +87,10 @@ def _model_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the model's facts in {path}: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no facts of a model: expected a mapping")
+    if isinstance(data.get("config"), dict) and "num_hidden_layers" not in data:
+        from .sheets import file_facts
+
+        return file_facts(data["config"])
     return {str(key): value for key, value in data.items()}
 
 

@@ -16,8 +16,11 @@ from ....core.errors import CamshaftError
 from ....core.graph_sizes import vllm_capture_sizes
 from ....core.memory import GIB
 from ....core.shape import shape_from_config
+from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
 
+# The share of the memory by which the estimate of a start-up may be wrong.
+_ERROR = 0.03
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SETTINGS = (*_FEW, "max_num_batched_tokens", "max_num_seqs")
 # What spreads or moves weights in ways that the arithmetic does not follow.
@@ -38,31 +41,38 @@ def startup_memory(
     version: str, scope: Callable[[str], Any], model: Mapping[str, Any]
 ) -> dict[str, Any] | Unknown:
     """GiB on the fullest GPU: `kv_gib` left for the cache, `request_gib` for one request of full length,
-    `weights_gib`, `usable_gib`; or what is missing to tell.
+    `weights_gib`, `usable_gib`, and `error_gib` by which they may be wrong; or what is missing to tell.
 
-    `model` is a config.json's mapping, or names `weights_gib` (all of them) with `kv_bytes_per_token` and
+    `model` is a config.json's mapping (or holds a sheet's), or names `weights_gib` (all of them) with `kv_bytes_per_token` and
     `activation_gib` if known.
     """
     told = "weights_gib" in model
     beyond = [name for name in _BEYOND if scope(f"given.{name}")]
     if beyond and not told:
         return unknown("model.weights_gib")
-    if not told and not ("num_hidden_layers" in model and "hidden_size" in model):
+    config = model.get(ARITHMETIC, model)
+    if not told and not ("num_hidden_layers" in config and "hidden_size" in config):
         return unknown("model.hidden_size", "model.num_hidden_layers")
     names = _FEW if told else _SETTINGS
     values = {name: scope(name) for name in (*names, "device.memory_gib")}
+    length = values["max_model_len"]
+    if not told and isinstance(length, Unknown):
+        values["max_model_len"] = 1  # what one request needs stays unknown; what weights leave does not
     missing = frozenset().union(*(v.missing for v in values.values() if isinstance(v, Unknown)))
     if missing:
         return Unknown(missing)
     if not all(isinstance(value, (int, float)) for value in values.values()):
         return unknown("max_model_len")
+    if min(values["tensor_parallel_size"], values["pipeline_parallel_size"]) < 1:
+        return unknown("tensor_parallel_size")
     if told:
         return _from_facts(values, model)
     options = {name: scope(name) for name in _OPTIONAL}
     try:
-        return _from_config(version, values, options, model)
+        found = _from_config(version, values, options, config)
     except CamshaftError:
         return unknown("model.shape")
+    return {**found, "request_gib": length} if isinstance(length, Unknown) else found
 
 
 def _from_facts(values: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +83,7 @@ def _from_facts(values: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str
     request = None if per_token is None else values["max_model_len"] * per_token / ranks / GIB
     return {
         "usable_gib": usable,
+        "error_gib": _ERROR * usable,
         "weights_gib": weights,
         "kv_gib": usable - weights - model.get("activation_gib", 0.0),
         "request_gib": request if request is not None else unknown("model.kv_bytes_per_token"),
@@ -105,6 +116,7 @@ def _from_config(
     budget = memory.memory_budget(shape, device, settings, memory.vllm_rule(version))
     return {
         "usable_gib": budget.usable_bytes / GIB,
+        "error_gib": _ERROR * budget.usable_bytes / GIB,
         "weights_gib": budget.weights_bytes / GIB,
         "kv_gib": budget.kv_bytes / GIB,
         "request_gib": budget.one_request_bytes / GIB,
