@@ -124,6 +124,7 @@ def _lead(control: int, turn: int, pieces: int, gates: int, length: int) -> None
     """Opens a program to the team, joins in, and waits for members still inside."""
     for i in range(length + 1):
         _store(gates + i * GATE_BYTES + TAKEN, 0)
+        _store(gates + i * GATE_BYTES + INSIDE, 0)  # a fork in mid-run leaves the child its helpers' marks
     _store(control + PIECES, pieces)
     _store(control + GATES, gates)
     _store(control + LENGTH, length)

@@ -11,7 +11,7 @@ import pytest
 from camshaft.kernels import threads
 from camshaft.kernels.native import vector
 from camshaft.kernels.native.jit import worker
-from camshaft.kernels.native.team import Job, Program, Team, ready, record, take
+from camshaft.kernels.native.team import GATE_BYTES, INSIDE, Job, Program, Team, ready, record, take
 
 carray: Any = numba.carray  # pyright: ignore[reportPrivateImportUsage]
 pointer: Any = vector.pointer
@@ -80,6 +80,20 @@ def test_a_piece_of_a_program_sees_all_that_the_one_before_did(size: int) -> Non
         cells[1:] = 0
         team.run(program)
         assert np.all(cells == np.arange(301)[:, None])
+
+
+def test_a_program_forked_in_mid_run_runs_in_the_child() -> None:
+    """A child has the marks of helpers that it does not have: as if two had been inside of every piece."""
+    cells = np.zeros((4, 8), dtype=np.int64)
+    at, row_bytes = cells.ctypes.data, cells.strides[0]
+    pieces = [np.array([at + i * row_bytes, at + (i + 1) * row_bytes, 8]) for i in range(3)]
+    program = Program([(_prefix.address, block.tobytes()) for block in pieces])
+    program._gates.reshape(-1, GATE_BYTES // 8)[:, INSIDE // 8] = 2
+    running = threading.Thread(target=Team(1).run, args=(program,), daemon=True)
+    running.start()
+    running.join(60)
+    assert not running.is_alive()
+    assert np.all(cells == np.arange(4)[:, None])
 
 
 def test_recorded_jobs_run_later_in_order_and_again() -> None:
