@@ -155,6 +155,27 @@ class StepCost:
         none = np.empty(0, dtype=np.int64)
         return self.step(none, np.array([tokens]), np.array([start]), 1)
 
+    def tokens_ms(self, tokens: int) -> float:
+        """What `tokens` rows take in a step but for attention, sampling and the host: products, experts, exchange."""
+        return sum(self._token_parts(tokens))
+
+    def samples_ms(self, samples: int) -> float:
+        """Logits of so many rows, and drawing from them."""
+        return sum(self._sample_parts(samples))
+
+    def attention_ms(
+        self, decode_contexts: np.ndarray, chunk_tokens: np.ndarray, chunk_starts: np.ndarray
+    ) -> float:
+        """Attention of decodes and of chunks, as in `step`."""
+        decodes = self._decode_ms(decode_contexts) if len(decode_contexts) else 0.0
+        return decodes + (self._prefill_ms(chunk_tokens, chunk_starts) if len(chunk_tokens) else 0.0)
+
+    @property
+    def planning_floor_ms(self) -> float:
+        """The host's share of a step that is never hidden."""
+        host = self.hardware.host
+        return (host.unhidden_us if self.settings.async_scheduling else host.step_us) / 1e3
+
     def _padded(self, tokens: int) -> int:
         """Tokens after rounding up to a captured size: 1, 2, 4, then multiples of 8."""
         if self.settings.enforce_eager or tokens > self.settings.max_graph_size or tokens <= 2:

@@ -10,6 +10,7 @@ from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
 from ..simulate import PARTS, Prepared, Replay
+from .ceiling import output_ceiling
 from .model import Limit
 
 
@@ -47,7 +48,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "full sequences of this load that the KV cache holds",
         ),
     ]
-    limits.append(_ceiling(prepared, cost, summary.input_tokens_mean, summary.output_tokens_mean))
+    limits.append(output_ceiling(prepared, workload))
     if isinstance(cost, SpeculativeCost):
         limits.append(
             Limit(
@@ -58,28 +59,6 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             )
         )
     return limits
-
-
-def _ceiling(prepared: Prepared, cost: StepCost | SpeculativeCost, inputs: float, outputs: float) -> Limit:
-    """Output tokens a second with every place taken, less the time that the prompts' own work takes."""
-    held = prepared.budget.sequences(inputs + outputs)
-    slots = prepared.settings.max_num_seqs
-    running = max(1, min(held, slots))
-    none = np.empty(0, dtype=np.int64)
-    step_ms = cost.step(np.full(running, inputs + outputs / 2), none, none, running).total
-    target = cost.target if isinstance(cost, SpeculativeCost) else cost
-    chunk = max(1, int(min(inputs, prepared.settings.max_num_batched_tokens)))
-    prompt_ms = target.prefill_step(chunk).total * max(1.0, inputs / chunk)
-    each_ms = max(1.0, outputs) * step_ms / running + prompt_ms
-    what = "the slots" if slots <= held else "the cache's blocks"
-    copies = int(prepared.value("data_parallel_size") or 1)
-    return Limit(
-        "output_ceiling_tokens_per_s",
-        copies * 1e3 * max(1.0, outputs) / each_ms,
-        "tokens/s",
-        f"{running:,} sequences, as many as {what} hold, in steps of {step_ms:.1f} ms, and {prompt_ms:,.0f} ms for each "
-        f"prompt of {inputs:,.0f} tokens",
-    )
 
 
 def _fastest(cost: StepCost | SpeculativeCost, context: float) -> float:

@@ -1,0 +1,79 @@
+"""A limit is a bound: no replay goes beyond it, whatever the sheet, the model and the load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from camshaft.core.config import load_config
+from camshaft.core.model_sheets import load_model
+from camshaft.core.workload import load_workload
+from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.diagnose.limits import hardware_limits
+from camshaft.diagnostics.simulate import EngineKind, Prepared, prepare
+
+VLLM = EngineKind("vllm", "0.18.0")
+
+
+def _prepared(model: str, gpu: str, engine: EngineKind = VLLM, **knobs: Any) -> Prepared:
+    config = {"model": model, "max_model_len": 16384, **knobs}
+    loaded = load_config(config, purpose="inspect")
+    return prepare(loaded, load_hardware(gpu), load_model(model), engine=engine)
+
+
+def _load(clients: int, requests: int, inputs: Any, outputs: Any, **more: Any):
+    arrival = {"kind": "closed", "concurrency": clients, "requests": requests}
+    return load_workload({"arrival": arrival, "input_tokens": inputs, "output_tokens": outputs, **more})
+
+
+def _share_of_ceiling(prepared: Prepared, load: Any) -> float:
+    """What a replay gives, as a share of the limit."""
+    limits = {limit.name: limit.value for limit in hardware_limits(prepared, load)}
+    done = prepared.replay(load).result
+    return done.throughput_output_tokens_per_s / limits["output_ceiling_tokens_per_s"]
+
+
+MIXED = ({"uniform": [200, 2000]}, {"uniform": [50, 350]})
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "knobs", "load"),
+    [
+        ("qwen3-30b-a3b", "h200", {}, _load(512, 1024, *MIXED)),
+        ("deepseek-ai/DeepSeek-V3", "h200", {"tensor_parallel_size": 8}, _load(256, 512, *MIXED)),
+        ("llama-3.1-8b", "a100", {}, _load(256, 768, 100, 300)),
+        ("llama-3.1-8b", "l4", {"max_model_len": 4096}, _load(48, 200, *MIXED)),
+        ("llama-3.1-8b", "h100", {"max_num_seqs": 16}, _load(32, 200, 4000, 20)),
+        ("gpt-oss-20b", "h100", {}, _load(128, 400, *MIXED)),
+        ("llama-3.1-8b", "h100", {"enable_chunked_prefill": False}, _load(64, 256, *MIXED)),
+        (
+            "llama-3.1-70b-FP8",
+            "h200",
+            {"speculative_config": {"method": "eagle", "num_speculative_tokens": 3, "acceptance": 0.7}},
+            _load(16, 64, 500, 200),
+        ),
+        (
+            "llama-3.1-8b",
+            "h100",
+            {},
+            _load(128, 512, 2000, 100, shared_prefix_tokens=1500, shared_prefix_groups=4),
+        ),
+    ],
+)
+def test_no_replay_gives_more_tokens_than_the_limit(
+    model: str, gpu: str, knobs: dict[str, Any], load: Any
+) -> None:
+    assert _share_of_ceiling(_prepared(model, gpu, **knobs), load) <= 1.0
+
+
+def test_the_limit_is_no_idle_boast() -> None:
+    """With every slot taken all the time a replay comes near it."""
+    near = _share_of_ceiling(_prepared("llama-3.1-8b", "h100", max_num_seqs=64), _load(128, 640, 200, 200))
+    assert near > 0.8
+
+
+def test_copies_that_share_experts_have_one_limit_together() -> None:
+    copies = {"data_parallel_size": 8, "enable_expert_parallel": True}
+    found = _prepared("deepseek-ai/DeepSeek-V3", "h200", **copies)
+    assert 0.3 < _share_of_ceiling(found, _load(512, 1024, *MIXED)) <= 1.0
