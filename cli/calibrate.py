@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .output import require_writable, user_errors
+
 if TYPE_CHECKING:
     from ..core.config import Resolved
 
@@ -37,16 +39,17 @@ def calibrate(config: str, output: str | None, seconds: float, overrides: tuple[
     """
     from ..core.build import settle
     from ..core.config import load_config
-    from ..core.errors import CamshaftError, ConfigError
+    from ..core.errors import ConfigError
 
-    try:
+    if output is not None:
+        require_writable(Path(output), "--output")
+    with user_errors():
         resolved = settle(load_config(config, overrides))
         if resolved.config.device != "cpu":
             raise ConfigError("a CPU is calibrated here; tests/gpu measures a GPU and writes its sheet")
         path = _calibrate(resolved, output, seconds)
-    except CamshaftError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"{path}: written; `engine simulate {config}` uses it")
+    device = "" if output is None else f" --gpu {path}"
+    click.echo(f"{path}: written; `engine simulate {config}{device}` uses it")
 
 
 def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from .names import presets, workloads
+from .output import require_writable, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..diagnostics.diagnose import Report
     from ..diagnostics.evidence import Evidence
 
 EPILOG = """\b
+A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the 99th percentile
+of its own gaps between tokens) are within them; a load keeps them where 95 % of its requests do.
+
+\b
 Figures that --observed understands (statistic and unit in the name: ttft_p99_s=4.2, itl_p50_ms=30; also vLLM's own
 names, and words such as low or rising): running, waiting, kv_usage, preemptions, prefix_hit_rate, ttft, tpot, itl, e2e,
 queue, step, request_rate, completed_req_s, output_tok_s, per_request_tok_s, prompt_tok_s, concurrency, input_len,
@@ -26,6 +33,9 @@ Examples:
   engine diagnose "vllm serve Qwen/Qwen3-8B --max-num-seqs 8" --gpu A100 --observed waiting=40 --observed running=8
   engine diagnose "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2" --log sglang.log --gpu H100
   engine diagnose vllm.yaml --metrics before.txt --metrics after.txt --html report.html
+
+\b
+Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or cannot be read; 1 anything else.
 """
 
 
@@ -52,7 +62,7 @@ Examples:
     "--engine", type=click.Choice(["camshaft", "vllm"]), help="Whose configuration it is.  [default: found]"
 )
 @click.option("--version", metavar="X.Y.Z", help="Release of that engine.")
-@click.option("--slo", metavar="TARGETS", help="Targets, e.g. ttft=500ms,itl=50ms.")
+@click.option("--slo", metavar="TARGETS", help="Targets, e.g. ttft=500ms,itl=50ms; see below.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with plots.")
 def diagnose(config: str | None, **options: Any) -> None:
@@ -60,18 +70,14 @@ def diagnose(config: str | None, **options: Any) -> None:
 
     CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line of vLLM or SGLang in quotes.
     """
-    from ..core.errors import CamshaftError, ConfigError
-
-    try:
+    if options["html"] is not None:
+        require_writable(options["html"], "--html")
+    with user_errors():
         report = _report(config, options)
-    except CamshaftError as error:
-        failure = click.ClickException(str(error))
-        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
-        raise failure from error
     if options["html"] is not None:
         from ..diagnostics.report import page
 
-        options["html"].write_text(page.render(report), encoding="utf-8")
+        write_text(options["html"], page.render(report))
     from ..diagnostics.report import structured, text
 
     click.echo((structured if options["form"] == "json" else text).render(report).rstrip())
@@ -98,6 +104,16 @@ def _report(config: str | None, options: dict[str, Any]) -> Report:
     return run(subject, evidence, workload=workload, targets=parse_targets(options["slo"]))
 
 
+def _page(source: str) -> str:
+    """A metrics page as it is asked for: a server's address means its /metrics, and http:// goes without saying."""
+    if not Path(source).exists() and re.fullmatch(r"[\w.-]+:\d+(/.*)?|\[[0-9a-fA-F:]+\]:\d+(/.*)?", source):
+        source = f"http://{source}"
+    parts = urlsplit(source)
+    if parts.scheme in ("http", "https") and parts.path in ("", "/"):
+        return parts._replace(path="/metrics").geturl()
+    return source
+
+
 def _evidence(options: dict[str, Any]) -> Evidence:
     from ..diagnostics.evidence import Evidence, read_log, read_metrics, read_observed, read_trace
 
@@ -105,7 +121,8 @@ def _evidence(options: dict[str, Any]) -> Evidence:
     for file in options["logs"]:
         evidence = evidence.merge(read_log(file))
     if options["metrics"]:
-        evidence = evidence.merge(read_metrics(options["metrics"], options["interval"]))
+        pages = tuple(_page(source) for source in options["metrics"])
+        evidence = evidence.merge(read_metrics(pages, options["interval"]))
     if options["observed"]:
         evidence = evidence.merge(read_observed(options["observed"]))
     if options["trace"]:

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .names import presets, workloads
+from .output import user_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..diagnostics.simulate import Prepared
 
 CHECKED_LOAD = "mixed-small"
 CHECKED_POLICIES = "static,continuous,continuous-chunked"
 
 
-@click.command()
+EPILOG = """\b
+A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the 99th percentile
+of its own gaps between tokens) are within them; a rate holds with --until-saturation where 95 % of the requests do and
+no queue builds up.
+
+\b
+Examples:
+  engine simulate h100-8b --workload chat --until-saturation --slo ttft=500ms,itl=50ms
+  engine simulate "vllm serve Qwen/Qwen3-8B --max-num-seqs 64" --gpu A100 --rate 4
+  engine simulate Qwen/Qwen3-8B --gpu H100 --sweep max_num_batched_tokens=512,2048,8192
+
+\b
+Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anything else, such as what does not fit.
+"""
+
+
+@click.command(epilog=EPILOG)
 @click.argument("config", required=False, shell_complete=presets)
 @click.option("--gpu", metavar="NAME", help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.")
 @click.option(
@@ -34,7 +48,7 @@ CHECKED_POLICIES = "static,continuous,continuous-chunked"
 )
 @click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option(
-    "--engine", "engine_name", type=click.Choice(["camshaft", "vllm"]), default="camshaft", show_default=True
+    "--engine", "engine_name", type=click.Choice(["camshaft", "vllm"]), help="Whose it is.  [default: found]"
 )
 @click.option(
     "--version", "engine_version", metavar="X.Y.Z", help="Release of that engine; default: the newest."
@@ -46,7 +60,7 @@ CHECKED_POLICIES = "static,continuous,continuous-chunked"
 )
 @click.option("--sweep", metavar="KNOB=A,B,..", help="One knob over several values.")
 @click.option("--until-saturation", is_flag=True, help="Find the highest rate that keeps the targets.")
-@click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms.")
+@click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms; see below.")
 @click.option(
     "--check-against",
     metavar="FILE|here",
@@ -72,9 +86,10 @@ CHECKED_POLICIES = "static,continuous,continuous-chunked"
 def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
     """Play a load through the scheduler on a virtual clock.
 
-    CONFIG is a configuration file or a preset; the model may be named or a folder with a config.json.
+    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, a command line in quotes, or a model: its name, or
+    a folder with a config.json.
     """
-    with _user_errors():
+    with user_errors():
         if options["lesson"]:
             _lesson(options["lesson"], options["form"])
         elif options["check_against"] not in (None, "here"):
@@ -111,7 +126,7 @@ def _simulate(config: str, options: dict[str, Any]) -> None:
 
     from ..diagnostics.simulate.render import print_replay
 
-    print_replay(Console(), prepared, done, title)
+    print_replay(Console(), prepared, done, title, workload)
 
 
 def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
@@ -121,6 +136,7 @@ def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
         "engine": prepared.engine.describe(),
         "workload": name,
         **done.result.to_dict(),
+        **_kept(done.result),
         "step_time_shares": done.log.shares(),
         "blocked_s": done.log.blocked,
         "memory": {"arithmetic": prepared.budget.arithmetic(), **dict(prepared.budget.rows())},
@@ -128,20 +144,39 @@ def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
     }
 
 
+def _kept(result: Any) -> dict[str, Any]:
+    """The share of requests that keep the targets, whether that is enough, and the rule."""
+    if not result.targets.any:
+        return {}
+    return {
+        "good_share": result.good_share,
+        "targets_kept": result.keeps_targets,
+        "rule": result.targets.rule(),
+    }
+
+
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
-    from ..core.config import find_shape, load_config
+    from ..core.config import find_shape
     from ..core.model_sheets import load_model
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for
+    from ..diagnostics.simulate.inputs import read_config
 
-    loaded = load_config(config, options["overrides"], purpose="inspect")
+    loaded, found, notes = read_config(config, options["overrides"])
+    for note in notes:
+        click.echo(f"{config}: {note}", err=True)
+    name = options["engine_name"] or found
+    if options["engine_name"] is None and found != "camshaft":
+        click.echo(
+            f"{config}: read as {found}'s, and predicted so; --engine camshaft predicts this engine", err=True
+        )
     shape = find_shape(loaded.config.model) or load_model(loaded.config.model)
     return prepare(
         loaded,
         device_for(loaded, options["gpu"]),
         shape,
-        engine=EngineKind(options["engine_name"], options["engine_version"]),
+        engine=EngineKind(name, options["engine_version"]),
         targets=parse_targets(options["slo"]),
     )
 
@@ -169,7 +204,10 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
         knob, values = sweep.parse_sweep(options["sweep"])
         rows, first = sweep.knob(prepared, workload, knob, values), knob
     if options["form"] == "json":
-        told = {row.label: row.result.to_dict() if row.result else {"error": row.reason} for row in rows}
+        told = {
+            row.label: {**row.result.to_dict(), **_kept(row.result)} if row.result else {"error": row.reason}
+            for row in rows
+        }
         click.echo(json.dumps({"workload": workload.name, "by": first, "runs": told}, indent=2))
         return
     from rich.console import Console
@@ -202,6 +240,9 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
             "rate_per_s": found.rate_per_s,
             "result": found.result.to_dict() if found.result else None,
             "tried": [row.value for row in found.tried],
+            "good_share": [row.result.good_share if row.result else None for row in found.tried],
+            "rule": prepared.targets.rule() if prepared.targets.any else None,
+            "reason": found.reason,
         }
         click.echo(json.dumps(told, indent=2))
         return
@@ -302,15 +343,3 @@ def _lesson(name: str, form: str) -> None:
     from ..diagnostics.simulate.render import print_lesson
 
     print_lesson(Console(), found)
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    from ..core.errors import CamshaftError, ConfigError
-
-    try:
-        yield
-    except CamshaftError as error:
-        failure = click.ClickException(str(error))
-        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
-        raise failure from error

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..results import Distribution, Result
+from ..results import SATURATED_TTFT_MS, Distribution, Result
 from .overhead import Overhead
 from .policies import Comparison, PolicyResult, describe
 
@@ -75,7 +75,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
             (
                 f"goodput ({told})",
                 f"{result.goodput_requests_per_s:.2f} requests/s, "
-                f"{result.goodput_output_tokens_per_s:,.1f} output tok/s",
+                f"{result.goodput_output_tokens_per_s:,.1f} output tok/s; {result.good_share:.1%} of the requests keep "
+                f"them: {'kept' if result.keeps_targets else 'missed'}",
             )
         )
     if result.kv is not None:
@@ -89,7 +90,13 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.preemptions is not None:
         facts.append(("evictions", f"{result.preemptions:,}"))
     if result.saturated:
-        facts.append(("saturated", "yes: requests wait longer than 5 s on average for their first token"))
+        late = result.ttft_ms is not None and result.ttft_ms.mean > SATURATED_TTFT_MS
+        why = (
+            f"requests wait longer than {SATURATED_TTFT_MS / 1e3:g} s on average for their first token"
+            if late
+            else "more arrives than is done, and the queue grows for as long as requests arrive"
+        )
+        facts.append(("saturated", f"yes: {why}"))
     return facts
 
 

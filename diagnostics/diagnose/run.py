@@ -30,7 +30,7 @@ from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
 from .situation import Situation
-from .subject import Subject
+from .subject import Subject, placed
 from .turns import turns
 
 MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
@@ -169,8 +169,9 @@ def _prepared(subject: Subject, evidence: Evidence, targets: Targets) -> Prepare
     if isinstance(drafts, Mapping) and rate and "acceptance" not in drafts:
         drafted = int(drafts.get("num_speculative_tokens") or 3)
         values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
-    loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
-    return prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
+    with placed(subject):
+        loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
+        return prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
 
 
 def _effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,32 @@ def read_subject(
         sglang=sglang,
         notes=tuple(notes),
     )
+
+
+@contextmanager
+def placed(subject: Subject) -> Iterator[None]:
+    """Complaints about a value that was handed on say where it was written: file, line and column, or the command."""
+    try:
+        yield
+    except ConfigError as error:
+        found = re.match(r"\(given\): ([\w.-]+): (.*)", str(error), re.DOTALL)
+        if found is None:
+            raise
+        raise ConfigError(f"{_written(subject.label, found[1])}: {found[2]}", error.knob) from error
+
+
+def _written(source: str, knob: str) -> str:
+    """`file:2:1: max-num-seqs` of a YAML file, else the source and the knob as an option."""
+    path = Path(source)
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        try:
+            document = read_yaml(path)
+        except ConfigError:
+            return f"{source}: {knob}"
+        for key in document.value:
+            if _snake(str(key)) == knob:
+                return f"{document.place((key,))}: {key}"
+    return f"{source}: --{knob.replace('_', '-')}" if len(source.split()) > 1 else f"{source}: {knob}"
 
 
 def _read(

@@ -257,6 +257,11 @@ ul { padding-left: 1.2rem; margin: .3rem 0; } li { overflow-wrap: anywhere; }
 .c.area { fill: var(--c); }
 .key { margin-left: .8rem; white-space: nowrap; } .key::before { content: "■ "; }
 .key.a { color: var(--a); } .key.b { color: var(--b); } .key.c { color: var(--c); }
-@media (max-width: 44rem) { .pair { grid-template-columns: 1fr; } }
+@media (max-width: 44rem) {
+  .pair { grid-template-columns: 1fr; } td, th { padding-right: .5rem; } td.n, th.n { white-space: normal; }
+  .wide td:last-child, .others td:last-child { min-width: 0; }
+  .others table, .others tbody, .others tr, .others td { display: block; border: 0; padding: 0; }
+  .others tr { border-bottom: 1px solid var(--edge); padding: .35rem 0; } .others th { display: none; }
+}
 @media print { body { max-width: none; font-size: 11px; padding: 0; } figure, table, li { break-inside: avoid; } }
 """

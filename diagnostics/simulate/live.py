@@ -20,6 +20,7 @@ from .replay import replay
 
 FIGURES = ("throughput_output_tokens_per_s", "ttft_mean_ms", "itl_p99_ms")
 WITHIN = 0.10  # of the measured median a prediction is to lie
+NOT_QUIET = 0.05  # share of all cores that others take in a run which then measures them too
 DRAWS = 9  # replays of a prediction, each with its own scatter of the steps; their median counts
 # Steps whose time tells how fast the machine is now; contexts are short, so that nothing need be computed before.
 PULSE = (
@@ -67,6 +68,11 @@ class LiveRow:
         return abs(self.error(figure)) <= max(within, self.spread(figure))
 
     @property
+    def quiet(self) -> bool:
+        """Whether other processes left the machine alone in every run; where they did not, nothing is judged."""
+        return all(run.others is None or run.others < NOT_QUIET for run in self.runs)
+
+    @property
     def speed(self) -> float | None:
         """Median speed of the machine before this policy's runs, 1 being the sheet's."""
         known = [run.speed for run in self.runs if run.speed is not None]
@@ -87,7 +93,8 @@ class LiveRow:
             "median": {name: median(self.measured(name)) for name in FIGURES},
             "error": {name: self.error(name) for name in FIGURES},
             "spread": {name: self.spread(name) for name in FIGURES},
-            "holds": {name: self.holds(name) for name in FIGURES},
+            "quiet": self.quiet,
+            "holds": {name: self.holds(name) if self.quiet else None for name in FIGURES},
             "machine_speed": [run.speed for run in self.runs],
             "error_at_speed": {name: self.error_at_speed(name) for name in FIGURES},
             "others_share": [run.others for run in self.runs],

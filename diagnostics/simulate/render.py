@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...core.memory import GIB
+from ...core.workload import Workload
 from ..bench.render import print_result
 from ..results import Distribution, Result
 from .lessons import Lesson
@@ -31,9 +32,15 @@ _PART_NAMES = {
 }
 
 
-def print_replay(console: Console, prepared: Prepared, replay: Replay, title: str) -> None:
+def print_replay(
+    console: Console, prepared: Prepared, replay: Replay, title: str, workload: Workload | None = None
+) -> None:
     """One simulation: figures, where step time went, who waited for what, memory and what is assumed."""
     print_result(console, replay.result, title)
+    if workload is not None and (told := _arrivals(workload, replay.result)):
+        console.print(told, style="dim", highlight=False)
+    if replay.result.targets.any:
+        console.print(f"rule: {replay.result.targets.rule()}", style="dim", highlight=False)
     band = replay.result.error_band
     if band:
         console.print(
@@ -46,6 +53,23 @@ def print_replay(console: Console, prepared: Prepared, replay: Replay, title: st
     print_memory(console, prepared)
     for text in prepared.assumptions:
         console.print(f"assumed: {text}", style="dim", highlight=False)
+
+
+def _arrivals(workload: Workload, result: Result) -> str:
+    """What the way in which requests arrive does to the figures."""
+    told = workload.summary()
+    if told.concurrency and told.concurrency > 1:
+        return (
+            f"{told.concurrency:,} clients start all at once: the slowest first tokens are those of the start, "
+            f"{min(told.concurrency, told.requests) / told.requests:.0%} of all"
+        )
+    if told.rate:
+        arriving_s = (told.requests - 1) / told.rate
+        return (
+            f"requests arrive at {told.rate:.3g} a second for {arriving_s:.1f} s; rates are over the {result.duration_s:.1f} s "
+            "until the last one has ended, with the server still filling and then running empty"
+        )
+    return ""
 
 
 def _print_shares(console: Console, log: StepLog) -> None:
@@ -81,7 +105,6 @@ def print_memory(console: Console, prepared: Prepared) -> None:
 
 def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
     """A series of replays side by side."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     names = (
         "output tok/s",
         "TTFT mean",
@@ -92,8 +115,47 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
         "evicted",
         "KV waste",
     )
+    targets = next((row.result.targets for row in rows if row.result and row.result.targets.any), None)
+    if targets is not None:
+        names = ("keep the SLO", *names)
     labels = [row.label.removeprefix(f"{first}=") for row in rows]
     cells = [("does not run",) if row.result is None else _cells(row.result) for row in rows]
+    table = _table(first, names, labels, cells)
+    if _least_width(first, names, labels, cells) <= console.width:
+        console.print(table)
+    else:  # no terminal is too narrow for a figure a line
+        for label, row in zip(labels, cells, strict=True):
+            console.print(f"{first} {label}", style="bold", highlight=False)
+            for name, cell in zip(names, row, strict=False):
+                console.print(f"  {name}: {cell}", highlight=False)
+    notes = (
+        ["latencies in ms", "* requests pile up"]
+        if any("*" in c for row in cells for c in row)
+        else ["latencies in ms"]
+    )
+    console.print("; ".join(notes), style="dim")
+    if targets is not None:
+        console.print(f"SLO {targets.describe()}: {targets.rule()}", style="dim", highlight=False)
+    for row in rows:
+        if row.result is None:
+            console.print(f"{row.label}: {row.reason}", highlight=False)
+
+
+def _least_width(
+    first: str, names: Sequence[str], labels: Sequence[str], cells: Sequence[tuple[str, ...]]
+) -> int:
+    """Characters that a table needs whose headers are folded between words and whose figures are whole."""
+    columns = [[row[place] for row in cells if place < len(row) > 1] for place in range(len(names))]
+    widths = [
+        max(map(len, [*name.split(), *column])) + 1 for name, column in zip(names, columns, strict=True)
+    ]
+    return max(map(len, [*labels, "values"])) + 1 + sum(widths)
+
+
+def _table(
+    first: str, names: Sequence[str], labels: Sequence[str], cells: Sequence[tuple[str, ...]]
+) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     # In a narrow terminal headers are folded, and no label or figure is cut.
     longest = max(map(len, labels), default=0)
     table.add_column(first, overflow="fold", min_width=longest, no_wrap=longest >= len(first))
@@ -102,16 +164,14 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
         table.add_column(name, justify="right", min_width=max(widths, default=0))
     for label, row in zip(labels, cells, strict=True):
         table.add_row(label, *row)
-    console.print(table)
-    console.print("latencies in ms", style="dim")
-    for row in rows:
-        if row.result is None:
-            console.print(f"{row.label}: {row.reason}", highlight=False)
+    return table
 
 
 def _cells(result: Result) -> tuple[str, ...]:
     saturated = " *" if result.saturated else ""
+    kept = (f"{result.good_share:.1%}",) if result.targets.any else ()
     return (
+        *kept,
         f"{result.throughput_output_tokens_per_s:,.0f}{saturated}",
         _ms(result.ttft_ms, "mean"),
         _ms(result.ttft_ms, "p99"),
@@ -133,7 +193,7 @@ def print_highest(console: Console, found: Highest) -> None:
     if found.rate_per_s:
         console.print(f"holds up to {found.rate_per_s:.3g} requests/s", style="bold", highlight=False)
     else:
-        console.print("no rate holds: even a trickle misses the targets", style="bold")
+        console.print(f"no rate holds: {found.reason}", style="bold", highlight=False, soft_wrap=True)
 
 
 def print_lesson(console: Console, lesson: Lesson) -> None:

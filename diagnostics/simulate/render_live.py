@@ -8,7 +8,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from .live import FIGURES, WITHIN, LiveRow
+from .live import FIGURES, NOT_QUIET, WITHIN, LiveRow
 
 _NAMES = dict(zip(FIGURES, ("output tok/s", "first token ms", "ITL p99 ms"), strict=True))
 SLOWED = 0.05  # a machine that far from its sheet is worth a sentence
@@ -28,7 +28,7 @@ def print_live(console: Console, rows: Sequence[LiveRow]) -> None:
                 f"{median(row.measured(figure)):,.1f}",
                 f"{row.spread(figure):.1%}",
                 f"{row.error(figure):+.1%}",
-                "within" if row.holds(figure) else "outside",
+                "not judged" if not row.quiet else "within" if row.holds(figure) else "outside",
             )
     console.print(table)
     console.print(
@@ -43,8 +43,12 @@ def print_live(console: Console, rows: Sequence[LiveRow]) -> None:
 
 def remarks(rows: Sequence[LiveRow]) -> list[str]:
     """How many predictions hold, and whether the machine was the one that the sheet describes."""
-    held = sum(row.holds(figure) for row in rows for figure in FIGURES)
-    said = [f"{held} of {len(rows) * len(FIGURES)} predictions hold."]
+    judged = [row for row in rows if row.quiet]
+    held = sum(row.holds(figure) for row in judged for figure in FIGURES)
+    said = [f"{held} of {len(judged) * len(FIGURES)} predictions hold."] if judged else []
+    if len(judged) < len(rows):
+        loud = ", ".join(row.policy for row in rows if not row.quiet)
+        said.append(f"Not judged: {loud}; the machine was not quiet. Repeat it when nothing else runs.")
     speeds = [run.speed for row in rows for run in row.runs if run.speed is not None]
     if speeds and abs(median(speeds) - 1) >= SLOWED:
         said.append(
@@ -56,6 +60,6 @@ def remarks(rows: Sequence[LiveRow]) -> list[str]:
         )
         said.append(f"At the speed it had, the largest error would be {worst:.0%}.")
     others = [run.others for row in rows for run in row.runs if run.others is not None]
-    if others and max(others) >= SLOWED:
+    if others and max(others) >= NOT_QUIET:
         said.append(f"Other processes took up to {max(others):.0%} of the cores during a run.")
     return said

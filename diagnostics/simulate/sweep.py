@@ -8,12 +8,11 @@ from typing import Any
 
 from ...core.errors import CapacityError, ConfigError
 from ...core.workload import Workload
-from ..results import Result
+from ..results import Result, Targets
 from .prepare import Prepared
 from .replay import Replay
 
 NAIVE_REQUESTS = 8  # one request at a time: its rate is known after a few
-GOOD_SHARE = 0.95  # of the requests must keep the targets at a rate that holds
 RATE_PRECISION = 0.03
 
 
@@ -67,16 +66,22 @@ class Highest:
     rate_per_s: float
     result: Result | None
     tried: list[Row]
+    reason: str = ""  # why no rate holds
 
 
 def until_saturation(prepared: Prepared, workload: Workload, most_requests: int = 400) -> Highest:
     """The highest rate at which work does not pile up and 95 % of the requests keep the targets.
 
     Doubles the rate until it breaks and halves the interval until it is known to 3 %. Requests are those
-    of the workload, arriving at random. Rate 0 where even a trickle breaks the targets.
+    of the workload, arriving at random. Rate 0 where requests break the targets one at a time, or even a trickle.
     """
     load = workload.first(min(most_requests, workload.count))
     tried: list[Row] = []
+    if prepared.targets.any:
+        few = load.first(min(NAIVE_REQUESTS, load.count))
+        alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
+        if alone.result is None or not alone.result.keeps_targets:
+            return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result, prepared.targets))
 
     def holds(rate: float) -> bool:
         row = _row(f"{rate:.3g}/s", rate, lambda: prepared.replay(load.at_rate(rate)))
@@ -84,14 +89,25 @@ def until_saturation(prepared: Prepared, workload: Workload, most_requests: int 
         found = row.result
         if found is None or found.saturated or not found.completed:
             return False
-        return found.goodput_requests_per_s >= GOOD_SHARE * found.throughput_requests_per_s
+        return found.keeps_targets
 
     low, high = _bracket(holds, _first_rate(prepared, load))
     while low and high / low > 1 + RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
     best = next((row.result for row in reversed(tried) if row.value == low), None)
-    return Highest(low, best, tried)
+    return Highest(low, best, tried, "" if low else "even a trickle misses the targets")
+
+
+def _alone_text(result: Result | None, targets: Targets) -> str:
+    """Why no rate holds: what a request takes that has the device to itself."""
+    assert result is not None  # it ran
+    seen = {"ttft": result.ttft_ms, "tpot": result.tpot_ms, "itl": result.itl_ms, "e2e": result.e2e_ms}
+    told = ", ".join(f"{name} {spread.p50:,.1f} ms" for name, spread in seen.items() if spread is not None)
+    return (
+        f"one request at a time already misses {targets.describe()}: with nothing else running the median is {told}. "
+        "More or faster devices, or a smaller model, are needed"
+    )
 
 
 def _bracket(holds: Callable[[float], bool], rate: float) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from camshaft.cli.diagnose import diagnose
+from camshaft.cli.diagnose import _page, diagnose
 
 LOAD = {
     "arrival": {"kind": "closed", "concurrency": 4, "requests": 12},
@@ -81,11 +81,12 @@ def test_a_metrics_page_is_evidence(files: Path) -> None:
     [
         ((), 2, "give a CONFIG"),
         (("no-such-preset",), 2, "no such file or preset"),
-        (("h100-8b", "--gpu", "abacus"), 1, "abacus"),
+        (("h100-8b", "--gpu", "abacus"), 2, "abacus"),
         (("h100-8b", "--slo", "ttft"), 2, "target"),
-        (("h100-8b", "--log", "no.log"), 1, "no.log"),
-        (("h100-8b", "--observed", "nothing"), 1, "nothing"),
+        (("h100-8b", "--log", "no.log"), 2, "no.log"),
+        (("h100-8b", "--observed", "nothing"), 2, "nothing"),
         (("h100-8b", "--workload", "nothing"), 2, "no such workload"),
+        (("h100-8b", "--model", "nobody/nothing"), 2, "nobody/nothing"),
     ],
 )
 def test_mistakes_are_told_in_a_line(arguments: tuple[str, ...], status: int, told: str) -> None:
@@ -93,3 +94,46 @@ def test_mistakes_are_told_in_a_line(arguments: tuple[str, ...], status: int, to
     assert code == status
     assert told in out + err
     assert "Traceback" not in out + err
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_any_work(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the diagnosis ran")
+
+    monkeypatch.setattr("camshaft.cli.diagnose._report", work)
+    for target, told in ((files / "no" / "x.html", "there is no folder"), (files, "is a directory")):
+        code, out, err = _run("h100-8b", "--html", str(target))
+        assert code == 2
+        assert told in out + err
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("http://127.0.0.1:8032", "http://127.0.0.1:8032/metrics"),
+        ("http://127.0.0.1:8032/", "http://127.0.0.1:8032/metrics"),
+        ("http://gateway/engines/1/metrics", "http://gateway/engines/1/metrics"),
+        ("localhost:9", "http://localhost:9/metrics"),
+        ("node-3.lan:9000/metrics", "http://node-3.lan:9000/metrics"),
+        ("before.txt", "before.txt"),
+    ],
+)
+def test_the_address_of_a_server_means_its_metrics_page(given: str, asked: str) -> None:
+    assert _page(given) == asked
+
+
+def test_the_help_says_what_keeping_targets_means() -> None:
+    _, out, _ = _run("--help")
+    assert "99th percentile" in out
+    assert "95 %" in out
+
+
+def test_a_wrong_value_is_told_with_its_place(files: Path) -> None:
+    file = files / "wrong.yaml"
+    file.write_text("model: Qwen/Qwen3-8B\nmax-num-seqs: many\n")
+    code, out, err = _run(str(file), "--gpu", "H100", "--workload", str(files / "load.yaml"))
+    assert code == 2
+    assert f"{file}:2:1: max-num-seqs" in out + err
+    assert "(given):" not in out + err

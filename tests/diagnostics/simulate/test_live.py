@@ -71,7 +71,7 @@ def test_a_machine_that_does_as_predicted_has_no_error() -> None:
     assert [line.split(":")[0] for line in said[2:]] == [
         f"run {n} of 2, {policy}" for n in (1, 2) for policy in ("static", "continuous")
     ]
-    assert remarks(rows)[0] == "6 of 6 predictions hold."
+    assert all(row.holds(figure) for row in rows for figure in FIGURES)
 
 
 def test_errors_are_judged_by_the_spread_where_that_is_larger() -> None:
@@ -100,6 +100,20 @@ def test_a_machine_slower_than_its_sheet_is_told_from_a_wrong_model() -> None:
     told = " ".join(remarks([found]))
     assert "50% of its sheet's speed" in told
     assert "up to 40% of the cores" in told
+
+
+def test_nothing_is_judged_on_a_machine_that_was_not_quiet() -> None:
+    loud = replace(row("static", 130.0), runs=[LiveRun(dict.fromkeys(FIGURES, 100.0), 1.0, None, 0.4)])
+    assert set(loud.to_dict()["holds"].values()) == {None}
+    told = " ".join(remarks([loud, row("continuous", 100.0, 100.0)]))
+    assert "3 of 3 predictions hold." in told
+    assert "Not judged: static; the machine was not quiet." in told
+    assert "predictions hold" not in " ".join(remarks([loud]))
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_live(console, [loud])
+    text = console.export_text()
+    assert text.count("not judged") == 3
+    assert "outside" not in text
 
 
 def test_the_table_marks_every_figure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -69,7 +70,10 @@ def test_the_highest_rate_keeps_its_targets_and_the_next_does_not() -> None:
 
 
 def test_targets_below_physics_hold_at_no_rate() -> None:
-    assert until_saturation(base(Targets(ttft_ms=0.01)), LOAD, most_requests=5).rate_per_s == 0
+    found = until_saturation(base(Targets(ttft_ms=0.01)), LOAD, most_requests=5)
+    assert found.rate_per_s == 0
+    assert [row.label for row in found.tried] == ["one at a time"]  # and no fifteen rates below it
+    assert "one request at a time already misses ttft 0.01 ms" in found.reason
 
 
 @pytest.mark.parametrize("text", ["max_num_seqs", "=3", "max_num_seqs="])
@@ -128,10 +132,10 @@ def test_the_command_explains_itself_in_text(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["cpu-demo", "--gpu", "abacus"], 1, "not known"),
+        (["cpu-demo", "--gpu", "abacus"], 2, "not known"),
         (["nothing.yaml", "--gpu", "H100"], 2, "no such file or preset"),
         ([], 2, "CONFIG is needed"),
-        (["cpu-demo", "--gpu", "H100", "--set", "model=nobody/x"], 1, "no sheet"),
+        (["cpu-demo", "--gpu", "H100", "--set", "model=nobody/x"], 2, "no sheet"),
         (["cpu-demo", "--gpu", "H100", "--slo", "ttft=soon"], 2, "target"),
         (["cpu-demo", "--gpu", "H100", "--engine", "vllm", "--version", "new"], 2, "0.18.0"),
     ],
@@ -141,6 +145,62 @@ def test_mistakes_are_told_without_a_traceback(arguments: list[str], code: int, 
     assert told.exit_code == code
     assert part in told.output
     assert "Traceback" not in told.output
+
+
+def _small(tmp_path: Path) -> str:
+    file = tmp_path / "load.yaml"
+    file.write_text(
+        "arrival: {kind: closed, concurrency: 4, requests: 8}\ninput_tokens: 64\noutput_tokens: 8\n"
+    )
+    return str(file)
+
+
+def test_command_lines_manifests_and_models_are_taken_as_diagnose_takes_them(tmp_path: Path) -> None:
+    manifest = tmp_path / "deployment.yaml"
+    manifest.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: chat}\nspec: {template: {spec: {containers: [{name: vllm, "
+        "image: 'vllm/vllm-openai:v0.18.0', args: ['--model', 'Qwen/Qwen3-8B', '--max-num-seqs', '8']}]}}}\n"
+    )
+    for source, engine in (
+        ("vllm serve Qwen/Qwen3-8B --max-num-seqs 8", "vllm"),
+        (str(manifest), "vllm"),
+        ("Qwen/Qwen3-8B", "camshaft"),
+    ):
+        told = run(source, "--gpu", "H100", "--workload", _small(tmp_path), "--format", "json")
+        assert told.exit_code == 0, told.output
+        document = json.loads(told.stdout)
+        assert document["model"] == "Qwen/Qwen3-8B"
+        assert document["engine"].startswith(engine)
+        assert ("read as vllm's" in told.stderr) == (engine == "vllm")
+
+
+def test_every_row_says_how_many_requests_keep_the_targets_and_by_which_rule(tmp_path: Path) -> None:
+    load = ["--workload", _small(tmp_path), "--slo", "ttft=1s,itl=40ms"]
+    told = run("h100-8b", *load, "--sweep", "max_num_seqs=2,4")
+    assert "100.0%" in told.output
+    assert "99th percentile of its own gaps" in " ".join(told.output.split())
+    document = json.loads(run("h100-8b", *load, "--format", "json").stdout)
+    assert (document["good_share"], document["targets_kept"]) == (1.0, True)
+    assert "95% of its requests" in document["rule"]
+    assert "95 % of the requests" in run("--help").output
+
+
+def test_no_column_is_cut_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    told = run("h100-8b", "--workload", _small(tmp_path), "--sweep", "max_num_seqs=2,4")
+    for name in ("output tok/s: ", "ITL max: ", "KV waste: "):
+        assert told.output.count(name) == 2
+    monkeypatch.setenv("COLUMNS", "120")
+    assert (
+        "KV waste: "
+        not in run("h100-8b", "--workload", _small(tmp_path), "--sweep", "max_num_seqs=2,4").output
+    )
+
+
+def test_what_arrivals_do_to_the_figures_is_said(tmp_path: Path) -> None:
+    load = ["h100-8b", "--workload", _small(tmp_path)]
+    assert "4 clients start all at once" in run(*load).output
+    assert "the server still filling" in " ".join(run(*load, "--rate", "3").output.split())
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""What a simulation is asked for, in every form that a diagnosis reads: files, command lines, manifests, models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...core.config import LoadedConfig, find_source, load_config
+from ...core.errors import CamshaftError, ConfigError
+from ...core.model_sheets import load_model
+from ..compat.inputs.read import read_path
+from ..compat.run import guess_engine
+from ..evidence import Evidence
+from .engines import EngineName
+
+
+def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
+    """The configuration, whose it is, and what was left out of it.
+
+    Raises ConfigError with the place of a wrong key, and for what is neither a file, a preset, a command nor a model.
+    """
+    told = tuple(overrides)
+    path = Path(source)
+    if path.is_file():
+        return _file(path, told)
+    if len(source.split()) > 1:
+        return _foreign(source, told)
+    try:
+        find_source(source)
+    except ConfigError as error:
+        return _model(source, told, error), "camshaft", ()
+    return load_config(source, told, purpose="inspect"), "camshaft", ()
+
+
+def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
+    try:
+        configuration = read_path(path, None)[0]
+    except CamshaftError:
+        configuration = None
+    if configuration is None:
+        return load_config(str(path), overrides, purpose="inspect"), "camshaft", ()
+    if configuration.words or configuration.typed:
+        return _foreign(str(path), overrides)
+    engine: EngineName = "camshaft" if guess_engine(configuration) == "camshaft" else "vllm"
+    return load_config(str(path), overrides, purpose="inspect"), engine, ()
+
+
+def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
+    """A command line or a manifest."""
+    from ..diagnose import read_subject  # it imports this package
+
+    subject = read_subject(source, Evidence())
+    if not subject.given.get("model"):
+        raise ConfigError(f"{source}: names no model; --set model=NAME does")
+    notes = subject.notes
+    if subject.sglang:
+        notes = (*notes, "an SGLang command: replayed by vLLM's scheduler and defaults, which come closest")
+    return load_config(dict(subject.given), overrides, purpose="inspect"), subject.engine.name, notes
+
+
+def _model(source: str, overrides: tuple[str, ...], error: ConfigError) -> LoadedConfig:
+    """A model alone, with every knob at its default."""
+    try:
+        load_model(source)
+    except CamshaftError:
+        raise error from None
+    return load_config({"model": source}, overrides, purpose="inspect")
