@@ -177,7 +177,8 @@ def _measure_offline(
 
     engine = _engine(options["offline"], options["overrides"])
     with closing(engine):
-        with stages() as progress, opening(progress):
+        on_cpu = engine.config.device == "cpu"
+        with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=on_cpu):
             engine.open()
             _refuse_too_long(workload, engine)
             warm_up(engine, workload, options["warmup"])
@@ -237,12 +238,15 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 
 
 def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
+    from ..core.config import find_hardware, load_config
     from ..diagnostics.bench.policies import compare
     from ..diagnostics.results import parse_targets
     from .progress import opening, running
 
     workload = _workload(load, options["requests"], None, None)
-    with running() as bar, opening(bar.stage):
+    hardware = find_hardware(load_config(source, options["overrides"]).config.device)
+    on_cpu = hardware is not None and hardware.kind == "cpu"
+    with running() as bar, opening(bar.say, on_cpu=on_cpu):
         watch = _Watch(bar, workload.name, source, options)
         compare(
             lambda policy: _engine(source, options["overrides"], policy),

@@ -70,7 +70,7 @@ def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
     executor, dtype = TorchExecutor(config), str(config.dtype)
     _say(f"loading {config.model}")
     with closing(executor):
-        with stages() as progress, opening(progress):
+        with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=True):
             capacity = executor.open()
         plain, policy = config.model_copy(update={"record": None}), policy_file(config)
         _say("serving a small load")

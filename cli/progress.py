@@ -30,11 +30,14 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def opening(progress: Callable[[str, int, int], None]) -> Iterator[None]:
-    """While an engine opens in this process: kernels that are compiled then, which takes long, are told of."""
-    from ..core.execute.compiling import compiling
+def opening(tell: Callable[[str], None], *, on_cpu: bool) -> Iterator[None]:
+    """While an engine opens in this process: `tell` is told once if kernels are compiled then, which takes long."""
+    if not on_cpu:
+        yield
+        return
+    from ..kernels.native.compiling import compiling
 
-    with compiling(progress):
+    with compiling(tell):
         yield
 
 
@@ -89,11 +92,6 @@ class Lines:
                 f"{self._name}: {ended:,} of {self._total:,} requests, {tokens:,} tokens, {now - self._started_s:.0f} s"
             )
 
-    def stage(self, name: str, number: int, total: int) -> None:
-        """Something else goes on; a line where it begins."""
-        if number == 1:
-            self.say(f"{name} ...")
-
     def say(self, text: str) -> None:
         """One line."""
         click.echo(text, err=True)
@@ -116,11 +114,6 @@ class Bar:
 
     def __call__(self, ended: int, tokens: int) -> None:
         self._bar.update(self._task, completed=ended, description=f"{self._name} ({tokens:,} tokens)")
-
-    def stage(self, name: str, number: int, total: int) -> None:
-        """Something else goes on; a line where it begins."""
-        if number == 1:
-            self.say(f"{name} ...")
 
     def say(self, text: str) -> None:
         """One line."""

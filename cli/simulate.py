@@ -323,7 +323,8 @@ def _serve_here(
     settled = settle(with_policy(load_config(config, overrides), policy)).config
     executor = TorchExecutor(settled)
     with closing(Engine(settled, executor, policy_file(settled))) as engine:
-        with stages() as progress, opening(progress):
+        on_cpu = settled.device == "cpu"
+        with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=on_cpu):
             engine.open()
         plain = isinstance(prepared.cost, StepCost)
         speed = machine_speed(executor, engine.capacity, prepared.cost) if plain else None

@@ -77,15 +77,9 @@ def open_engine(config_json: str) -> Engine:
 def _tell_of_compiling() -> None:
     """Logs when kernels begin to be compiled, for as long as this process lives: once the server answers, a
     request waits for it."""
-    from ..execute.compiling import STAGE, watch_compiler
+    from ...kernels.native.compiling import watch_compiler
 
-    def progress(stage: str, number: int, total: int) -> None:
-        if number == 1:
-            log.info(f"{STAGE}; this may take half a minute")
-        else:
-            log.debug(stage, number=number)
-
-    watch_compiler(progress)
+    watch_compiler(lambda text: log.info(f"{text}; this may take half a minute"))
 
 
 def load_tokenizer(name: str) -> Tokenizer:

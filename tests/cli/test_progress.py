@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numba
 import pytest
 
-from camshaft.cli.progress import EVERY_S, Bar, Lines, running, stages
+from camshaft.cli.progress import EVERY_S, Bar, Lines, opening, running, stages
 
 
 def test_a_log_file_gets_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,12 +54,11 @@ def test_there_is_a_bar_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
         there.begin("naive", 2)(1, 5)
 
 
-def test_a_stage_between_runs_is_told_of_where_it_begins(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for terminal in (False, True):
-        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
-        with running() as bar:
-            for number in (1, 2, 3):
-                bar.stage("compiling", number, 0)
-        assert capsys.readouterr().err.count("compiling ...") == 1
+def test_compiling_is_told_of_on_a_cpu_alone() -> None:
+    told: list[str] = []
+    with opening(told.append, on_cpu=False):
+        numba.njit(lambda x: x + 1)(1)
+    assert told == []
+    with opening(told.append, on_cpu=True):
+        numba.njit(lambda x: x + 2)(1)
+    assert told == ["compiling kernels for this processor, once"]
