@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..core.errors import CamshaftError
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.checks.findings import Result
+    from ..diagnostics.compat.fix.files import Fixed
     from ..diagnostics.compat.inputs.base import Configuration
 
 FORMATS = ("text", "json", "sarif", "github", "markdown")
@@ -20,6 +21,7 @@ LEVELS = ("error", "warning", "info", "never")
 
 EPILOG = """\b
 Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
+After --fix it says what is left.
 
 \b
 Examples:
@@ -100,12 +102,15 @@ def check_flags(
         raise click.UsageError("give an INPUT or --command TEXT")
     found, failed = _read(inputs, commands, engine)
     try:
-        results = _check(found, engine, start, targets, gpu, model)
+        judge = _judge(engine, start, gpu, model)
+        results = judge(found, targets)
+        if fix or diff_only:
+            write = fix and not diff_only
+            remaining, refused = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe_fixes, write)
+            results, failed = remaining if write else results, failed or refused
     except CamshaftError as error:
         raise Refusal(str(error)) from None
-    if fix or diff_only:
-        failed = _fix(found, results, unsafe_fixes, write=fix and not diff_only) or failed
-    else:
+    if not fix and not diff_only:
         from ..diagnostics.compat.render import render
 
         text = render(form, results)
@@ -159,21 +164,21 @@ def _read(
     return found, failed
 
 
-def _check(
-    found: list[Configuration],
-    engine: str | None,
-    start: str | None,
-    targets: Sequence[str],
-    gpu: str | None,
-    model: str | None,
-) -> list[Result]:
+def _judge(
+    engine: str | None, start: str | None, gpu: str | None, model: str | None
+) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:
+    """The check of configurations for targets, with the facts that were given."""
     from ..diagnostics.compat import run
     from ..diagnostics.compat.facts.devices import find_device
     from ..diagnostics.compat.facts.model_input import read_model
 
     facts: dict[str, Any] | None = None if model is None else read_model(model)
     device = None if gpu is None else find_device(gpu)
-    return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
+
+    def judge(found: Sequence[Configuration], targets: Sequence[str]) -> list[Result]:
+        return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
+
+    return judge
 
 
 def _status(results: Sequence[Result], fail_on: str) -> int:
@@ -184,27 +189,43 @@ def _status(results: Sequence[Result], fail_on: str) -> int:
     return int(any(at_or_above(result.findings, fail_on) for result in results))  # type: ignore[arg-type]
 
 
-def _fix(found: list[Configuration], results: Sequence[Result], unsafe: bool, write: bool) -> bool:
-    """Show each configuration's diff and, if asked, write it; returns whether one could not be fixed."""
-    from ..diagnostics.compat.fix.plan import plan
+def _fix(
+    found: list[Configuration], judge: Callable[[Configuration], Result], unsafe: bool, write: bool
+) -> tuple[list[Result], bool]:
+    """Show each source's diff and, if asked, write it; returns the verdicts after, and whether a fix was refused."""
+    from ..diagnostics.compat.fix.files import fix_all, flags_left
 
-    failed = False
-    each = len(results) // max(1, len(found))
-    for index, configuration in enumerate(found):
-        result = results[(index + 1) * each - 1]
-        try:
-            made = plan(configuration, result, unsafe)
-        except CamshaftError as error:
-            click.echo(f"Error: {error}", err=True)
-            failed = True
-            continue
-        click.echo(made.diff() or f"{configuration.label}: nothing to fix for {result.target}")
-        if made.left:
-            names = ", ".join(dict.fromkeys(edit.flag for edit in made.left))
-            click.echo(f"{configuration.label}: left to --unsafe-fixes: {names}", err=True)
-        for name, (_, text) in made.texts.items():
+    remaining: list[Result] = []
+    refused = False
+    for fixed in fix_all(found, judge, unsafe):
+        for message in fixed.refused:
+            click.echo(f"Error: {message}", err=True)
+        refused = refused or bool(fixed.refused)
+        click.echo(fixed.plan.diff() or f"{fixed.label}: nothing to fix")
+        for name, (_, text) in fixed.plan.texts.items():
             if write and Path(name).is_file():
                 Path(name).write_text(text, encoding="utf-8")
             elif write:
                 click.echo(text)
-    return failed
+        click.echo(_after(fixed, write), err=True)
+        if fixed.plan.left:
+            click.echo(f"{fixed.label}: left to --unsafe-fixes: {flags_left(fixed.plan.left)}", err=True)
+        remaining += fixed.results
+    return remaining, refused
+
+
+def _after(fixed: Fixed, write: bool) -> str:
+    """`fixed 2; now starts`: what was done, and the verdict on the new text."""
+    from ..diagnostics.compat.render.text import counts, verdict
+
+    done = f"{fixed.label}: {'fixed' if write else 'would fix'} {fixed.plan.fixed}"
+    if not fixed.results:
+        return f"{done}; nothing is left of it"
+    said = []
+    for result in fixed.results:
+        words = verdict(result)
+        now = f"{'now' if write else 'then'} {words}" if result.starts else f"still {words}"
+        said.append(
+            f"{now} at {result.target}" + (f" ({counts(result.findings)})" if result.findings else "")
+        )
+    return f"{done}; " + "; ".join(dict.fromkeys(said))

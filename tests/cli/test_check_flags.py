@@ -97,7 +97,8 @@ def test_a_rule_without_its_fact_says_so_and_the_fact_settles_it() -> None:
     command = ["--command", "vllm serve m --dtype bfloat16", "--to", "0.33.0", "--format", "json"]
     (asked,) = json.loads(run(*command).stdout)["results"][0]["findings"]
     assert (asked["severity"], asked["depends_on"]) == ("info", ["device"])
-    assert json.loads(run(*command, "--gpu", "H100-80GB").stdout)["results"][0]["findings"] == []
+    (left,) = json.loads(run(*command, "--gpu", "H100-80GB").stdout)["results"][0]["findings"]
+    assert (left["code"], left["severity"]) == ("IN-02", "info")  # nobody told which model it is
     assert json.loads(run(*command, "--gpu", "Tesla T4").stdout)["results"][0]["starts"] is False
 
 
@@ -178,4 +179,36 @@ def test_whose_file_it_is_is_found(tmp_path: Path) -> None:
     assert (
         json.loads(run(str(path), "--to", "0.18.0", "--format", "json").stdout)["results"][0]["engine"]
         == "vllm"
+    )
+
+
+def test_a_fix_says_what_it_did_and_exits_by_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text("vllm serve m --swap-space 4\n")
+    result = run(str(path), "--to", "0.33.0", "--fix")
+    assert (result.exit_code, path.read_text()) == (0, "vllm serve m\n")
+    assert "fixed 1; now starts at 0.33.0" in result.stderr
+    path.write_text("vllm serve m --swap-space 4 --no-such-option\n")
+    result = run(str(path), "--to", "0.33.0", "--fix")
+    assert result.exit_code == 1
+    assert "fixed 1; still does not start at 0.33.0 (1 error" in result.stderr
+
+
+def test_a_diff_changes_nothing_and_exits_by_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text("vllm serve m --swap-space 4\n")
+    result = run(str(path), "--to", "0.33.0", "--diff")
+    assert (result.exit_code, path.read_text()) == (1, "vllm serve m --swap-space 4\n")
+    assert "would fix 1; then starts" in result.stderr
+
+
+def test_every_server_of_a_script_is_fixed(tmp_path: Path) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text(
+        "export VLLM_ATTENTION_BACKEND=FLASHINFER\nvllm serve a --port 1\nvllm serve b --port 2 --swap-space 4\n"
+    )
+    assert run(str(path), "--to", "0.33.0", "--fix").exit_code == 0
+    assert path.read_text() == (
+        "vllm serve a --port 1 --attention-backend FLASHINFER\n"
+        "vllm serve b --port 2 --attention-backend FLASHINFER\n"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ..inputs.base import EnvSetting
 from ..parsing.parser import arity
+from ..releases.changes import VariableChange
 from ..releases.table import Flag
 from ..releases.versions import parse
 from .context import Context
@@ -92,20 +93,51 @@ def _refused(context: Context, setting: EnvSetting) -> Finding | None:
 
 
 def _dropped(context: Context, setting: EnvSetting) -> tuple[Edit, ...]:
-    """The edit that takes a variable out, where its text can be cut out and nothing else there uses it.
+    """The edits that take a variable out, where its text can be cut out and nothing else there uses it.
 
-    The option that replaces it changes what the server does, and is for a person to write.
+    What it asked for is kept by the option in its place; where that is for a person to write, so is the cut.
     """
     if setting.source is None or _is_expanded(context, setting.name):
         return ()
-    return (Edit("unset", setting.name),)
+    change = context.changes.variables.get(setting.name)
+    flag = _option_flag(context, change)
+    if change is None or change.option is None or flag is None or context.gives(flag.name):
+        return (Edit("unset", setting.name),)
+    if setting.value and not known_name(context, change.option, setting.value)[0]:
+        return (Edit("unset", setting.name),)
+    written = None if change.fix or not setting.value else _value_edit(flag, change.option, setting.value)
+    if written is None or not _has_words(context):
+        return (Edit("unset", setting.name, safe=False),)
+    return (Edit("unset", setting.name), written)
+
+
+def _option_flag(context: Context, change: VariableChange | None) -> Flag | None:
+    """The target's flag that took a variable's place."""
+    return context.table.flags.get(change.option.split(".")[0]) if change and change.option else None
+
+
+def _has_words(context: Context) -> bool:
+    """Whether an option can be written behind a word of the command."""
+    return any(word.style != "expanded" for word in context.configuration.words)
+
+
+def _value_edit(flag: Flag, option: str, value: str) -> Edit | None:
+    """The edit that gives `option` a variable's value; None where they do not speak of the same values."""
+    head, _, key = option.partition(".")
+    off = value.strip().lower() in ("0", "false", "no", "off")
+    if not key:
+        return Edit("set", head, value=(not off) if arity(flag)[1] == 0 else value)
+    kind = str(flag.nested[key].type) if key in flag.nested else ""
+    if "bool" in kind:
+        value = "false" if off else "true"
+    return Edit("set", option, value=value) if kind else None
 
 
 def _instead(context: Context, setting: EnvSetting) -> str:
     change = context.changes.variables.get(setting.name)
     if change is None or change.option is None:
         return f"Unset {setting.name}."
-    flag = context.table.flags.get(change.option.split(".")[0])
+    flag = _option_flag(context, change)
     if flag is None:
         return f"Unset {setting.name}."
     if change.fix:
@@ -114,7 +146,11 @@ def _instead(context: Context, setting: EnvSetting) -> str:
     if setting.value and not known:
         other = f"use {change.option} {near}" if near else f"{change.option} names another"
         return f"Unset it; {context.target} knows no {setting.value} any more: {other}."
-    return f"Use {_as_option(flag, change.option, setting.value)}."
+    if context.gives(flag.name):
+        return f"Unset {setting.name}; {flag.name} is given."
+    edit = _value_edit(flag, change.option, setting.value) if setting.value else None
+    shown = edit.value if edit is not None and isinstance(edit.value, str) else setting.value
+    return f"Use {_as_option(flag, change.option, shown)}."
 
 
 def _as_option(flag: Flag, option: str, value: str | None) -> str:

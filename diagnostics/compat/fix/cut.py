@@ -36,6 +36,8 @@ def shell_span(text: str, start: int, end: int) -> tuple[int, int]:
     at_line_start = left == 0 or text[left - 1] == "\n"
     if at_line_start and text[after : after + 2] == "\\\n":
         return left, after + 2
+    if left == 0 and text[after : after + 1] == "\n":
+        return left, after + 1
     if at_line_start and left > 0 and (after >= len(text) or text[after] == "\n"):
         back = left - 1
         if text[:back].endswith("\\"):
@@ -44,6 +46,22 @@ def shell_span(text: str, start: int, end: int) -> tuple[int, int]:
     if left == 0 or text[left - 1] in "\"'(":
         return start, after
     return left, right
+
+
+def shell_cuts(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """`shell_span` of each run of words to take out; a statement that is left with its keyword alone goes whole."""
+    runs: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if runs and not text[runs[-1][1] : start].replace("\\\n", "").strip(" \t"):
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        else:
+            runs.append((start, end))
+    found = []
+    for start, end in runs:
+        keyword = re.search(r"(?:^|(?<=[;&\n]))[ \t]*\b(export|env)[ \t]+$", text[:start])
+        alone = keyword is not None and re.match(r"[ \t]*(?:[;&\n]|$)", text[end:])
+        found.append(shell_span(text, keyword.start(1) if keyword and alone else start, end))
+    return found
 
 
 def is_block_item(text: str, start: int) -> bool:
@@ -79,18 +97,18 @@ def cut_key(text: str, start: int, end: int) -> tuple[int, int]:
     return block_item_span(text, start, end) if alone else flow_item_span(text, start, end)
 
 
-def cut_variable(setting: EnvSetting) -> tuple[int, int]:
-    """What to cut so that an environment variable is no longer set."""
+def cut_variable(setting: EnvSetting) -> tuple[int, int, bool]:
+    """What to cut so that an environment variable is no longer set, and whether `shell_cuts` is to see to the blanks."""
     assert setting.source is not None  # the caller checked
     text = setting.source.text
     if setting.style == "shell":
         statement = not text.startswith(setting.name, setting.start)  # `export X=1`, not `X=1 command`
         joined = re.match(r"[ \t]*(?:&&|;)[ \t]*", text[setting.end :])
         if statement and joined:
-            return setting.start, setting.end + joined.end()
-        return shell_span(text, setting.start, setting.end)
+            return setting.start, setting.end + joined.end(), False
+        return setting.start, setting.end, True
     if setting.style == "key":
-        return cut_key(text, setting.start, setting.end)
+        return *cut_key(text, setting.start, setting.end), False
     if is_block_item(text, setting.start):
-        return block_item_span(text, setting.start, setting.end)
-    return flow_item_span(text, setting.start, setting.end)
+        return *block_item_span(text, setting.start, setting.end), False
+    return *flow_item_span(text, setting.start, setting.end), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....core.errors import ConfigError
@@ -22,7 +22,7 @@ from .cut import (
     cut_variable,
     flow_item_span,
     is_block_item,
-    shell_span,
+    shell_cuts,
 )
 from .settings import edit_settings
 
@@ -38,6 +38,7 @@ class Plan:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     applied: list[Edit] = field(default_factory=list)
     left: list[Edit] = field(default_factory=list)
+    fixed: int = 0  # findings whose every edit was made
 
     def diff(self) -> str:
         """A unified diff of every changed source."""
@@ -53,15 +54,18 @@ class Plan:
         return "".join(parts)
 
 
-def plan(configuration: Configuration, result: Result, unsafe: bool = False) -> Plan:
+def plan(
+    configuration: Configuration, result: Result, unsafe: bool = False, keep: Collection[str] = ()
+) -> Plan:
     """The edits that the findings of one result propose, applied to the texts the configuration came from.
 
+    Variables in `keep` stay set: other servers see them as well.
     Raises CannotFix when the edited text would not hold what it should.
     """
     if not configuration.editable:
         raise CannotFix(f"{configuration.label} is Python code; edit it by hand")
     context = Context(configuration, result.engine, None, parse(result.target), {}, None)
-    wanted = _ordered([e for f in result.findings if not f.depends_on for e in f.edits])
+    wanted = _ordered([e for f in result.findings if not f.depends_on for e in f.edits if e.flag not in keep])
     made = Plan()
     chosen: list[Edit] = []
     for edit in wanted:
@@ -82,6 +86,10 @@ def plan(configuration: Configuration, result: Result, unsafe: bool = False) -> 
             made.texts[name] = texts
     made.texts = {name: texts for name, texts in made.texts.items() if texts[0] != texts[1]}
     made.applied = [edit for edit in chosen if _target(context, edit) != "nothing"]
+    made.fixed = sum(
+        bool(f.edits) and all(edit in made.applied or edit.flag in keep for edit in f.edits)
+        for f in result.findings
+    )
     _verify(configuration, result, made)
     return made
 
@@ -158,7 +166,8 @@ def _keys(context: Context, flag: str) -> list[str]:
     return list(dict.fromkeys(o.key for use in _origins(context, flag) for o in use if isinstance(o, Entry)))
 
 
-Cut = tuple[Source, int, int]
+# A text, what to cut there, and whether blanks and continuations around it are still to be seen to.
+Cut = tuple[Source, int, int, bool]
 
 
 def _cut_variables(configuration: Configuration, edits: list[Edit]) -> list[Cut]:
@@ -173,36 +182,53 @@ def _cut_keys(context: Context, edits: list[Edit]) -> list[Cut]:
         entries = [o for use in _origins(context, edit.flag) for o in use if isinstance(o, Entry)]
         if edit.kind != "unset" or any(entry.end == 0 for entry in entries):
             raise CannotFix(f"{edit.flag} stands among a chart's settings; edit it by hand")
-        cuts += [(entry.source, *cut_key(entry.source.text, entry.start, entry.end)) for entry in entries]
+        cuts += [
+            (entry.source, *cut_key(entry.source.text, entry.start, entry.end), False) for entry in entries
+        ]
     return cuts
 
 
 def _edit_words(context: Context, edits: list[Edit], cuts: list[Cut]) -> dict[str, tuple[str, str]]:
     """New texts by source name, after making `cuts` and dropping, renaming and setting options of a command."""
     changes: dict[str, list[Replacement]] = {}
+    words_out: dict[str, list[tuple[int, int]]] = {}
     sources: dict[str, Source] = {}
 
     def note(source: Source, replacement: Replacement) -> None:
         sources[source.name] = source
         changes.setdefault(source.name, []).append(replacement)
 
-    for source, start, end in cuts:
-        note(source, (start, end, ""))
+    def cut(source: Source, start: int, end: int) -> None:
+        sources[source.name] = source
+        changes.setdefault(source.name, [])
+        words_out.setdefault(source.name, []).append((start, end))
+
+    for source, start, end, loose in cuts:
+        cut(source, start, end) if loose else note(source, (start, end, ""))
     for edit in edits:
         uses = [[o for o in use if isinstance(o, Word)] for use in _origins(context, edit.flag)]
         uses = [use for use in uses if use]
         if edit.kind == "set":
-            _set(context, edit, uses, note)
             continue
         for use in uses:
             if edit.kind == "unset":
-                _drop(use, note)
+                _drop(use, note, cut)
             elif edit.to is not None:
-                _rename(use, edit, note)
+                _rename(use, edit, note, cut)
+    for edit in edits:
+        if edit.kind == "set":
+            uses = [[o for o in use if isinstance(o, Word)] for use in _origins(context, edit.flag)]
+            _set(context, edit, [use for use in uses if use], note, cut, words_out)
+    for name, spans in words_out.items():
+        changes[name] += [(*span, "") for span in shell_cuts(sources[name].text, spans)]
     return {name: (sources[name].text, applied(sources[name].text, found)) for name, found in changes.items()}
 
 
-def _rename(use: list[Word], edit: Edit, note: Callable[[Source, Replacement], None]) -> None:
+Note = Callable[[Source, Replacement], None]
+CutWords = Callable[[Source, int, int], None]
+
+
+def _rename(use: list[Word], edit: Edit, note: Note, cut: CutWords) -> None:
     """Write the option's new name, and drop its value when it becomes a switch."""
     word = use[0]
     raw = word.source.text[word.start : word.end]
@@ -217,10 +243,10 @@ def _rename(use: list[Word], edit: Edit, note: Callable[[Source, Replacement], N
         return
     note(word.source, (word.start + at, word.start + at + len(option), edit.to))
     if edit.value is True and len(use) > 1:
-        _drop(use[1:], note)
+        _drop(use[1:], note, cut)
 
 
-def _drop(use: list[Word], note: Callable[[Source, Replacement], None]) -> None:
+def _drop(use: list[Word], note: Note, cut: CutWords) -> None:
     for group in _contiguous(use):
         first, last = group[0], group[-1]
         source = first.source
@@ -230,7 +256,7 @@ def _drop(use: list[Word], note: Callable[[Source, Replacement], None]) -> None:
         elif first.style == "item":
             note(source, (*flow_item_span(source.text, first.start, last.end), ""))
         else:
-            note(source, (*shell_span(source.text, first.start, last.end), ""))
+            cut(source, first.start, last.end)
 
 
 def _contiguous(use: list[Word]) -> list[list[Word]]:
@@ -247,16 +273,22 @@ def _contiguous(use: list[Word]) -> list[list[Word]]:
 
 
 def _set(
-    context: Context, edit: Edit, uses: list[list[Word]], note: Callable[[Source, Replacement], None]
+    context: Context,
+    edit: Edit,
+    uses: list[list[Word]],
+    note: Note,
+    cut: CutWords,
+    going: Mapping[str, list[tuple[int, int]]],
 ) -> None:
-    """Write an option's value where it stands, or the option at the end of the command."""
+    """Write an option's value where it stands, or the option behind the last word of the command that stays."""
     negative = edit.value is False
     option = f"--no-{edit.flag[2:]}" if negative else edit.flag
     value = None if isinstance(edit.value, bool) else edit.value
     if uses:
-        _replace_value(uses[-1], option, value, note)
+        _replace_value(uses[-1], option, value, note, cut)
         return
     words = [word for word in context.configuration.words if word.style != "expanded"]
+    words = [w for w in words if not any(a <= w.start < b for a, b in going.get(w.source.name, ()))] or words
     if not words:
         raise CannotFix("the command has no place for a new option; edit it by hand")
     last = max(words, key=lambda word: word.end)
@@ -280,14 +312,12 @@ def _yaml_quoted(text: str, block: bool) -> str:
     return text if plain else quoted
 
 
-def _replace_value(
-    use: list[Word], option: str, value: str | None, note: Callable[[Source, Replacement], None]
-) -> None:
+def _replace_value(use: list[Word], option: str, value: str | None, note: Note, cut: CutWords) -> None:
     first, last = use[0], use[-1]
     if first.style == "item":
         new = option if value is None else f"{option}={value}"
         note(first.source, (first.start, first.end, _yaml_quoted(new, False)))
-        _drop(use[1:], note) if len(use) > 1 else None
+        _drop(use[1:], note, cut) if len(use) > 1 else None
         return
     if len(_contiguous(use)) > 1:
         raise CannotFix(f"{first.place}: {option} is written in more than one place; edit it by hand")

@@ -150,3 +150,46 @@ def test_a_key_of_a_chart_that_needs_more_than_a_cut_is_left_to_a_person() -> No
     finding = Finding("X", "error", "replaced", "m", configuration.start_place, edits=(edit,))
     with pytest.raises(CannotFix, match="chart"):
         plan(configuration, msgspec.structs.replace(result, findings=(finding,)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{GONE}=FLASHINFER vllm serve m", "vllm serve m --attention-backend FLASHINFER"),
+        (
+            f"{GONE}=FLASHINFER \\\nVLLM_ALL2ALL_BACKEND=deepep_low_latency \\\n  vllm serve m \\\n  --port 1 \\\n"
+            "  --swap-space 4\n",
+            "  vllm serve m \\\n  --port 1 \\\n  --attention-backend FLASHINFER \\\n"
+            "  --all2all-backend deepep_low_latency\n",
+        ),
+        (
+            f"{GONE}=FLASHINFER VLLM_ALL2ALL_BACKEND=deepep_low_latency \\\n  vllm serve m",
+            "  vllm serve m \\\n  --attention-backend FLASHINFER \\\n  --all2all-backend deepep_low_latency",
+        ),
+        (
+            f"export {GONE}=FLASHINFER VLLM_USE_TRTLLM_ATTENTION=1\nvllm serve m\n",
+            "vllm serve m --attention-backend FLASHINFER --attention-config.use_trtllm_attention true\n",
+        ),
+        (
+            "VLLM_USE_TRTLLM_ATTENTION=0 vllm serve m",
+            "vllm serve m --attention-config.use_trtllm_attention false",
+        ),
+        # A value that is written by the option already, and one that the release knows no more.
+        (f"{GONE}=FLASHINFER vllm serve m --attention-backend X", "vllm serve m --attention-backend X"),
+        (f"{GONE}=XFORMERS vllm serve m", "vllm serve m"),
+        # What a person has to translate stays.
+        ("VLLM_MXFP4_USE_MARLIN=1 vllm serve m", "VLLM_MXFP4_USE_MARLIN=1 vllm serve m"),
+    ],
+)
+def test_what_a_variable_asked_for_is_kept_by_its_option(before: str, after: str) -> None:
+    assert fixed(before, "start.sh") == after
+
+
+def test_arguments_of_a_manifest_take_the_option() -> None:
+    text = (
+        "services:\n  vllm:\n    image: vllm/vllm-openai:v0.9.0\n    command: [--model, m]\n    environment:\n"
+        f"      {GONE}: FLASHINFER\n      A: '1'\n"
+    )
+    after = fixed(text, "compose.yaml")
+    assert GONE not in after
+    assert "command: [--model, m, '--attention-backend=FLASHINFER']" in after
