@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ...policies.base import Key, StepView
+from ...policies.base import StepView
 from ..request import Request, State
 from .accounting import Accounts
 from .guard import Guard
 from .running import Running
 from .siblings import Siblings
-from .views import View
+from .views import Views
 from .waiting import WaitingQueue
 
 MAX_EVICTIONS = 8  # a request evicted so often is spared while another can give way
@@ -19,19 +18,15 @@ MAX_EVICTIONS = 8  # a request evicted so often is spared while another can give
 
 @dataclass(slots=True)
 class Departures:
-    """Takes requests out of where they stand. `views` are what policies see of each that has not ended."""
+    """Takes requests out of where they stand."""
 
     guard: Guard
+    views: Views
     running: Running
     waiting: WaitingQueue
     siblings: Siblings
     accounts: Accounts
-    views: dict[int, View] = field(default_factory=dict)
     preemptions: int = 0
-
-    def key_of(self, step: StepView) -> Callable[[Request], Key]:
-        """The policy's order at a step."""
-        return lambda request: self.guard.order_key(self.views[request.seq], step)
 
     def victim(self, step: StepView) -> Request:
         """The running request that the policy would have give way first."""
@@ -40,7 +35,7 @@ class Departures:
         candidates = spared or running
         return min(
             candidates,
-            key=lambda request: (self.guard.victim_key(self.views[request.seq], step), -request.seq),
+            key=lambda request: (self.guard.victim_key(self.views[request], step), -request.seq),
         )
 
     def evict(self, victim: Request, step: StepView) -> None:
@@ -50,8 +45,8 @@ class Departures:
         victim.preemptions += 1
         victim.queued_s = step.now_s
         self.preemptions += 1
-        self.accounts.preempted(self.views[victim.seq])
-        self.waiting.push(victim, self.key_of(step))
+        self.accounts.preempted(self.views[victim])
+        self.waiting.push(victim, self.views.key_of(step))
 
     def finish(self, request: Request, reason: str, now_s: float) -> None:
         """Ends a request that runs or waits, and frees what it holds."""
@@ -62,5 +57,5 @@ class Departures:
         request.to(State.FINISHED)
         request.finish_reason = reason
         request.finished_s = now_s
-        self.accounts.finished(self.views.pop(request.seq))
+        self.accounts.finished(self.views.pop(request))
         self.siblings.remove(request)

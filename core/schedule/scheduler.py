@@ -25,7 +25,7 @@ from .params import SchedulerParams
 from .plan import StepPlan, StepResult
 from .running import Running
 from .siblings import Siblings
-from .views import View
+from .views import View, Views
 from .waiting import WaitingQueue
 
 MAX_DEFERRALS = 32  # deferred candidates looked past in one step
@@ -46,7 +46,10 @@ class Scheduler:
         self.siblings = Siblings(self.running)
         self.waiting = WaitingQueue(dynamic=self.guard.dynamic, window=params.window)
         self.accounts = Accounts(enabled=self.guard.accounts)
-        self.departures = Departures(self.guard, self.running, self.waiting, self.siblings, self.accounts)
+        self.views = Views(self.guard)
+        self.departures = Departures(
+            self.guard, self.views, self.running, self.waiting, self.siblings, self.accounts
+        )
         self.in_flight: deque[InFlight] = deque()
         self.step = 0
         self.last: StepSample | None = None
@@ -73,10 +76,11 @@ class Scheduler:
         request.seq = self._next_seq
         self._next_seq += 1
         request.queued_s = now_s
-        view = self.departures.views[request.seq] = View(request, self.rows, self.kv)
+        view = View(request, self.rows, self.kv)
+        self.views.add(view)
         self.accounts.arrived(view)
         self.ledger.arrived(request)
-        self.waiting.push(request, self.departures.key_of(self.step_view(now_s)))
+        self.waiting.push(request, self.views.key_of(self.step_view(now_s)))
 
     def abort(self, request: Request, now_s: float) -> None:
         """Ends a request wherever it stands and frees what it holds; does nothing if it has ended."""
@@ -91,8 +95,7 @@ class Scheduler:
     def owner(self, row: int) -> Request | None:
         """Whose row it was when the oldest step in flight was planned; None for one that has ended since."""
         flight = self.in_flight[0]
-        view = self.departures.views.get(int(flight.seqs[flight.plan.rows == row][0]))
-        return None if view is None else view.request
+        return self.views.request(int(flight.seqs[flight.plan.rows == row][0]))
 
     @property
     def preemptions(self) -> int:
@@ -193,7 +196,7 @@ class Scheduler:
             return
         deferred = 0
         overdue_s = step.now_s - self.params.max_wait_s
-        with closing(self.waiting.candidates(self.departures.key_of(step), overdue_s)) as candidates:
+        with closing(self.waiting.candidates(self.views.key_of(step), overdue_s)) as candidates:
             for request in candidates:
                 verdict = self._verdict(request, step, batch)
                 if verdict is Verdict.REJECT:
@@ -215,7 +218,7 @@ class Scheduler:
         if self.siblings.must_wait(request):
             batch.block(Blocked.SIBLING, request.seq)
             return Verdict.DEFER
-        admission = self.guard.admit(self.departures.views[request.seq], step)
+        admission = self.guard.admit(self.views[request], step)
         if admission.verdict is Verdict.REJECT:
             request.error = admission.reason or f"refused by the policy {self.guard.name}"
             self.departures.finish(request, FINISH_REJECTED, step.now_s)
@@ -365,7 +368,7 @@ class Scheduler:
 
     def _first_in_order(self, rows: np.ndarray, step: StepView, count: int) -> np.ndarray:
         """The `count` rows the policy puts first."""
-        key_of = self.departures.key_of(step)
+        key_of = self.views.key_of(step)
         ordered = sorted(rows.tolist(), key=lambda row: (key_of(self.rows.request(row)), self.rows.seq[row]))
         return np.array(ordered[:count], dtype=np.intp)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ...policies.base import Key, StepView
 from ..kv.cache import KVCache
 from ..request import Request
+from .guard import Guard
 from .rows import Rows
 
 
@@ -79,3 +83,31 @@ class View:
     def blocks_held(self) -> int:
         row = self._request.row
         return int(self._kv.tables.count[row]) if row >= 0 else 0
+
+
+class Views:
+    """The view of every request that has not ended, and the policy's order among them."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._by_seq: dict[int, View] = {}
+
+    def __getitem__(self, request: Request) -> View:
+        return self._by_seq[request.seq]
+
+    def add(self, view: View) -> None:
+        """For a request that has its number."""
+        self._by_seq[view.seq] = view
+
+    def pop(self, request: Request) -> View:
+        """Forgets a request that ends; returns its view."""
+        return self._by_seq.pop(request.seq)
+
+    def request(self, seq: int) -> Request | None:
+        """The request of a number; None once it has ended."""
+        view = self._by_seq.get(seq)
+        return None if view is None else view.request
+
+    def key_of(self, step: StepView) -> Callable[[Request], Key]:
+        """The policy's order at a step."""
+        return lambda request: self._guard.order_key(self[request], step)
