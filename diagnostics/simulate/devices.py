@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ...core.config import LoadedConfig, find_gpu
 from ...core.errors import EvidenceError
+from ...kernels.cache_folder import cache_root
 from ..cost.hardware import Hardware, load_hardware
 
 
 def calibrated_sheet() -> Path:
     """Where `engine calibrate` writes this machine's sheet and predictions look for it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "camshaft" / "hardware.yaml"
+    return cache_root() / "hardware.yaml"
 
 
 def device_for(loaded: LoadedConfig, named: str | None) -> Hardware:

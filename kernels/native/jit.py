@@ -22,20 +22,20 @@ from numba.core import config as numba_config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 from numba.core.ccallback import CFunc
 
+from ..cache_folder import cache_root
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @functools.cache
 def cache_folder() -> Path | None:
     """Where machine code is kept, None if nowhere."""
-    own, xdg = os.environ.get("CAMSHAFT_CACHE"), os.environ.get("XDG_CACHE_HOME")
     digest = hashlib.sha256(_target().encode())
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         if file.name.startswith("cpu") or file.parent.name == "native":
             digest.update(file.read_bytes())
     try:
-        root = Path(own).expanduser() if own else (Path(xdg) if xdg else Path.home() / ".cache") / "camshaft"
-        folder = root / "numba" / digest.hexdigest()[:16]
+        folder = cache_root() / "numba" / digest.hexdigest()[:16]
     except RuntimeError:  # no home
         return None
     with contextlib.suppress(OSError):

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
 
 
 def cache_dir() -> Path:
-    """`$CAMSHAFT_CACHE`, else `$XDG_CACHE_HOME/camshaft`, else `~/.cache/camshaft`. Not created here."""
-    own = os.environ.get("CAMSHAFT_CACHE")
-    if own:
-        return Path(own).expanduser()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    # The XDG base directory specification says that relative paths are to be ignored.
-    root = Path(xdg) if xdg and os.path.isabs(xdg) else Path.home() / ".cache"
-    return root / "camshaft"
+    """The folder of `kernels.cache_folder.cache_root`, where models are kept. Not created here."""
+    return cache_root()
 
 
 def read_json(file: Path) -> dict[str, Any]:
