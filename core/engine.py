@@ -39,6 +39,7 @@ class Engine:
         self._executor, self._policy = executor, policy
         self._recorder: Recorder | None = None
         self._launched: Any = None  # the step in flight of the overlapped loop
+        self.blocked = False  # the last step found nothing to run, nor one to wait for
         self._requests: dict[int, Request] = {}
 
     def open(self) -> Ready:
@@ -93,6 +94,7 @@ class Engine:
         if self.config.async_scheduling:
             return self._step_overlapped()
         plan, outputs = self._plan()
+        self.blocked = plan is None
         launched = self._launch(plan, outputs)
         return Outputs(outputs) if launched is None else self._finish(launched, outputs)
 
@@ -102,6 +104,7 @@ class Engine:
         """
         plan, outputs = self._plan()
         behind, self._launched = self._launched, None
+        self.blocked = plan is None and behind is None
         self._launched = self._launch(plan, outputs)
         return Outputs(outputs) if behind is None else self._finish(behind, outputs)
 

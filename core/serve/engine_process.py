@@ -57,6 +57,11 @@ class Engine(Protocol):
     def step(self) -> Outputs: ...
     @property
     def has_work(self) -> bool: ...
+    @property
+    def blocked(self) -> bool:
+        """Whether the last step had nothing to run."""
+        ...
+
     def stats(self) -> Stats: ...
     def query(self, what: str, argument: str) -> dict[str, Any]: ...
     def check_integrity(self) -> None: ...
@@ -94,8 +99,8 @@ class EngineLoop:
 
     def _step(self) -> Outputs:
         outputs = self._engine.step()
-        if not outputs.outputs and not outputs.handles:
-            # Nothing could run or end: what comes next depends on time or on a message.
+        if self._engine.blocked and not outputs.outputs and not outputs.handles:
+            # What comes next depends on time or on a message.
             self._socket.poll(_BLOCKED_WAIT_MS)
         return outputs
 

@@ -122,6 +122,22 @@ def test_tokens_come_once_each_and_the_last_output_says_why_it_ended() -> None:
     assert stats.used_blocks == 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_engine_is_blocked_when_there_is_nothing_to_run_or_to_collect(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(overlap=overlap)
+    engine.add(request(1, [5] * 70, max_tokens=9))
+    for _ in range(2):  # of the prompt's three parts of 32 tokens at most: nothing comes out
+        assert not list(engine.step())
+        assert not engine.blocked
+    monkeypatch.setattr(engine.scheduler, "schedule", lambda now_s: None)
+    engine.step()
+    assert engine.blocked is not overlap  # overlapped, the second part was collected
+    engine.step()
+    assert engine.blocked
+
+
 def test_logprobs_reach_only_who_asked() -> None:
     engine = make_engine()
     engine.add(request(1, [5] * 3, max_tokens=3, logprobs=1))

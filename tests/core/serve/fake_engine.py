@@ -54,6 +54,7 @@ class FakeEngine:
     prompt_tokens: int = 0
     generated: int = 0
     ledger: dict[str, list[int]] = field(default_factory=dict)
+    blocked: bool = False
 
     def open(self) -> Ready:
         time.sleep(self.open_s)
