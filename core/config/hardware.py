@@ -86,9 +86,12 @@ class _NvmlMemory(ctypes.Structure):
         return cls(version=ctypes.sizeof(cls) | 2 << 24)
 
 
-def find_gpu() -> Hardware | None:
-    """The first NVIDIA GPU that CUDA shows this process, as the driver's management library describes it; None
-    where there is none.
+def find_gpu(uuid: str | None = None) -> Hardware | None:
+    """The first NVIDIA GPU that CUDA shows this process, or the one of this UUID, as the driver's management library
+    describes it; None where there is none.
+
+    The library counts GPUs in the order of their buses and CUDA, unless CUDA_DEVICE_ORDER says so too, the fastest
+    first: among unlike GPUs only a UUID is sure.
     """
     try:
         nvml = _library()
@@ -100,9 +103,11 @@ def find_gpu() -> Hardware | None:
         count = ctypes.c_uint()
         if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0 or count.value == 0:
             return None
-        shown = _shown(os.environ.get("CUDA_VISIBLE_DEVICES"), count.value)
-        device = _handle(nvml, shown[0]) if shown else None
-        return None if device is None else _described(nvml, device, len(shown))
+        uuids = [_uuid(nvml, _handle(nvml, str(index))) for index in range(count.value)]
+        shown = _shown(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+        first = shown[:1] if uuid is None else _shown(f"GPU-{uuid.removeprefix('GPU-')}", uuids)
+        device = _handle(nvml, first[0]) if first else None
+        return None if device is None else _described(nvml, device, max(1, len(shown)))
     finally:
         nvml.nvmlShutdown()
 
@@ -111,18 +116,22 @@ def _library() -> Any:
     return ctypes.CDLL("libnvidia-ml.so.1")
 
 
-def _shown(told: str | None, count: int) -> list[str]:
-    """Numbers or UUIDs of the GPUs that CUDA shows (CUDA C++ programming guide, CUDA_VISIBLE_DEVICES): all unless
-    told; a name that means none hides itself and those behind it.
+def _shown(told: str | None, uuids: list[str]) -> list[str]:
+    """Numbers of the GPUs, or names of the parts of GPUs, that CUDA shows (CUDA C++ programming guide,
+    CUDA_VISIBLE_DEVICES): all unless told; a name that means none hides itself and those behind it. The beginning of
+    a UUID will do where no other begins so.
     """
     if told is None:
-        return [str(index) for index in range(count)]
+        return [str(index) for index in range(len(uuids))]
     shown: list[str] = []
-    for name in told.split(","):
-        name = name.strip()
-        if not name.startswith(("GPU-", "MIG-")) and not (name.isdigit() and int(name) < count):
+    for name in map(str.strip, told.split(",")):
+        if name.startswith("GPU-"):
+            meant = [str(index) for index, uuid in enumerate(uuids) if uuid.startswith(name)]
+        else:
+            meant = [name] if name.startswith("MIG-") or name in map(str, range(len(uuids))) else []
+        if len(meant) != 1:
             break
-        shown.append(name)
+        shown += meant
     return shown
 
 
@@ -133,6 +142,14 @@ def _handle(nvml: Any, name: str) -> Any:
     else:
         failed = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device))
     return None if failed else device
+
+
+def _uuid(nvml: Any, device: Any) -> str:
+    """Nothing for a GPU that this process may not look at."""
+    uuid = ctypes.create_string_buffer(96)
+    if device is None or nvml.nvmlDeviceGetUUID(device, uuid, 96) != 0:
+        return ""
+    return uuid.value.decode(errors="replace")
 
 
 def _described(nvml: Any, device: Any, count: int) -> Hardware | None:

@@ -10,7 +10,7 @@ import torch
 
 from ...kernels.threads import usable_cores
 from ..config.budget import Kind, completed, graph_sizes, memory_settings, rule_of
-from ..config.hardware import Hardware, find_hardware
+from ..config.hardware import Hardware, find_cpu, find_gpu
 from ..errors import CapacityError, ConfigError
 from ..memory import (
     GIB,
@@ -38,9 +38,7 @@ CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory
 def load_model(config: ServeConfig) -> Loaded:
     """Loads the model; sizes rows and cache by prediction. Raises ModelError, CapacityError or ConfigError."""
     device = device_of(config.device)
-    hardware = find_hardware(device.type)
-    if hardware is None:
-        raise ConfigError(f"device: {device.type} is not on this machine")
+    hardware = hardware_of(device)
     require_fp8(config, hardware)
     folder = locate(config.model)
     shape = model_shape(folder)
@@ -105,6 +103,29 @@ def device_of(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda, and torch finds no GPU here; use device: cpu")
     return torch.device(name)
+
+
+def hardware_of(device: torch.device) -> Hardware:
+    """The device that torch computes on.
+
+    Its memory is as the driver's library has it, which asks for no CUDA context: what one takes is not yet in use.
+    """
+    if device.type == "cpu":
+        return find_cpu()
+    properties = torch.cuda.get_device_properties(device)
+    found = find_gpu(str(properties.uuid))
+    if found is not None:
+        return found
+    # A part of a GPU, or a machine without the library.
+    free, total = torch.cuda.mem_get_info(device)
+    return Hardware(
+        kind="cuda",
+        name=properties.name,
+        memory_bytes=total,
+        free_bytes=free,
+        count=torch.cuda.device_count(),
+        compute_capability=(properties.major, properties.minor),
+    )
 
 
 def dtype_of(name: str, device: torch.device) -> torch.dtype:

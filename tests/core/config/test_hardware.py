@@ -39,7 +39,11 @@ class Nvml:
 
     def nvmlDeviceGetHandleByUUID(self, name: bytes, device: Any) -> int:  # noqa: N802
         device._obj.value = 2
-        return 0 if name == b"GPU-b" else 6
+        return 0 if name == b"MIG-b" else 6
+
+    def nvmlDeviceGetUUID(self, device: Any, uuid: Any, size: int) -> int:  # noqa: N802
+        uuid.value = (b"GPU-1a2b-77", b"GPU-1c2b-77")[device.value - 1]
+        return 0
 
     def nvmlDeviceGetName(self, device: Any, name: Any, size: int) -> int:  # noqa: N802
         name.value = f"GPU {device.value - 1}".encode()
@@ -64,7 +68,11 @@ class Nvml:
         (None, "GPU 0", 2),
         ("1", "GPU 1", 1),
         ("1,0", "GPU 1", 2),
-        ("GPU-b", "GPU 1", 1),
+        ("GPU-1c2b-77", "GPU 1", 1),
+        ("GPU-1c, 0", "GPU 1", 2),
+        ("0,GPU-1,1", "GPU 0", 1),
+        ("GPU-1", None, 0),
+        ("MIG-b", "GPU 1", 1),
         ("0,7,1", "GPU 0", 1),
         ("", None, 0),
         ("-1", None, 0),
@@ -89,6 +97,16 @@ def test_the_gpu_that_cuda_shows_is_the_one_described(
     assert found.memory_bytes == 80 * GIB - GIB // 2
     used = 60 * GIB if name == "GPU 1" else 0
     assert found.free_bytes == found.memory_bytes - used
+
+
+@pytest.mark.parametrize("uuid", ["1c2b-77", "GPU-1c2b-77"])
+def test_a_gpu_is_found_by_its_uuid(uuid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_library", Nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = find_gpu(uuid)
+    assert found is not None
+    assert (found.name, found.count) == ("GPU 1", 2)
+    assert find_gpu("2222") is None
 
 
 def test_without_the_library_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
