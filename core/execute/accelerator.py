@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 
@@ -68,6 +69,10 @@ class Accelerator(Protocol):
         """The same into a tensor of the device."""
         ...
 
+    def send(self, array: np.ndarray) -> torch.Tensor:
+        """A copy of the array as it is now on the device, under way."""
+        ...
+
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in host memory, complete when the device has come to an event recorded later."""
         ...
@@ -82,7 +87,9 @@ class Accelerator(Protocol):
 
 
 class Cuda:
-    """Implements `Accelerator` by torch."""
+    """Implements `Accelerator` by torch, whose host allocator gives pinned memory out again only when the copies
+    from it and to it are done.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -112,13 +119,15 @@ class Cuda:
     def staging(self, count: int) -> torch.Tensor:
         return torch.empty(count, dtype=torch.int32, pin_memory=True)
 
-    # torch's host allocator gives pinned memory out again only when the copies from it and to it are done.
-
     def to_device(self, staged: torch.Tensor) -> torch.Tensor:
         return staged.to(self._device, non_blocking=True)
 
     def fill(self, target: torch.Tensor, staged: torch.Tensor) -> None:
         target.copy_(staged, non_blocking=True)
+
+    def send(self, array: np.ndarray) -> torch.Tensor:
+        # Not from the array's own memory, which the driver may read after this has returned.
+        return self.to_device(torch.from_numpy(np.ascontiguousarray(array)).pin_memory())
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to("cpu", non_blocking=True)  # into pinned memory
@@ -146,9 +155,8 @@ def memory_wanted(error: RuntimeError) -> str | None:
     a graph was being captured, the end of the capture complains last, of an error before it.
     """
     line = str(error).partition("\n")[0].rstrip(".")
-    if isinstance(error, torch.OutOfMemoryError):
-        return line
-    if any(words in line for words in ("out of memory", "STATUS_ALLOC_FAILED")):
+    words = ("out of memory", "STATUS_ALLOC_FAILED")
+    if isinstance(error, torch.OutOfMemoryError) or any(said in line for said in words):
         return line
     earlier = error.__context__
     return memory_wanted(earlier) if isinstance(earlier, RuntimeError) else None

@@ -45,7 +45,7 @@ def open_on_device(
         steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
         steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
         if _is_ours(model):
-            _rehearse(steps, limits)
+            rehearse(steps, limits)
         if sizes:
             graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
             limits.memory["graphs as captured"] = _capture(graphs, accelerator)
@@ -59,11 +59,6 @@ def open_on_device(
         f"the device has no room for {limits.num_blocks} KV blocks, a step and {len(sizes)} graphs: {why}. "
         "Lower gpu_memory_utilization, or end what else uses the device."
     )
-
-
-@torch.inference_mode()
-def _rehearse(steps: DeviceSteps, limits: Limits) -> None:
-    rehearse(steps, limits)
 
 
 def _capture(graphs: DecodeGraphs, accelerator: Accelerator) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..sample.logprobs import Scores, score
-from ..sample.ops import to_device
+from ..sample.ops import Send, stay
 from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
 
 
@@ -39,7 +39,8 @@ class PromptChunk:
 class PromptScores:
     """Remembers which rows asked and how far each has come; what was told before an eviction stands in NewRow."""
 
-    def __init__(self) -> None:
+    def __init__(self, send: Send = stay) -> None:
+        self._send = send
         self._rows: dict[int, NewRow] = {}
         self._reached: dict[int, int] = {}  # positions told or being computed, by row
 
@@ -69,7 +70,7 @@ class PromptScores:
             count = last - first
             following = new.tokens[position + 1 : position + 1 + count].astype(np.int64)
             alternatives = new.params.prompt_logprobs or 0
-            tokens = to_device(following, logits.device)
+            tokens = self._send(following)
             chunks.append(
                 PromptChunk(
                     new, position, alternatives, score(logits[done : done + count], tokens, alternatives)

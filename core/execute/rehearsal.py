@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from ..schedule.plan import StepPlan
 from .device_steps import DeviceSteps
 from .limits import Limits
 
 
+@torch.inference_mode()
 def rehearse(steps: DeviceSteps, limits: Limits) -> None:
     """Runs `rehearsals`, largest first. What they write lies in block 0 and behind the tokens of rows, and
     nobody holds either yet.

@@ -102,12 +102,15 @@ class TorchExecutor:
         self._rows = RowState(
             limits.max_num_seqs, limits.max_model_len, limits.block_size, model.device, self._accelerator
         )
-        self._scores = PromptScores()
         if self._accelerator is None:
+            self._scores = PromptScores()
             self._sampler = Sampler(shape.vocab_size, shape.eos_token_ids, limits.seed)
             self._cache = allocate_cache(model, limits)
         else:
-            sampler = DeviceSampler(shape.vocab_size, shape.eos_token_ids, limits.seed, self._rows.tokens)
+            send = self._accelerator.send
+            self._scores = PromptScores(send)
+            known = self._rows.tokens
+            sampler = DeviceSampler(shape.vocab_size, shape.eos_token_ids, limits.seed, known, send)
             opened = open_on_device(loaded, self._rows, sampler, self._scores, self._accelerator)
             self._sampler, self._cache = sampler, opened.cache
             self._steps, limits = opened.steps, opened.limits

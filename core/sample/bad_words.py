@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .edits import forbid, token_ids
-from .ops import to_device
+from .ops import Send
 
 
 @dataclass(slots=True)
@@ -51,6 +51,7 @@ def forbid_known(
     contexts: np.ndarray,
     prompt_lens: np.ndarray,
     entries: list[tuple[int, BadWords]],
+    send: Send,
 ) -> None:
     """Masks float32 [m, vocab] in place, from the tokens themselves, for which the host does not wait.
 
@@ -58,7 +59,7 @@ def forbid_known(
     position; contexts, prompt_lens [m]: how many of them there are, and how many are its prompt.
     """
     alone = [(index, words.alone) for index, words in entries if len(words.alone)]
-    forbid(logits, alone)
+    forbid(logits, alone, send)
     cases = [
         (index, before, last)
         for index, words in entries
@@ -70,10 +71,10 @@ def forbid_known(
     reach = max(len(before) for _, before, _ in cases)
     padded = [[-1] * (reach - len(before)) + list(before) for _, before, _ in cases]
     index, last, ends = (
-        to_device(np.asarray(column, dtype=np.int64), logits.device)
+        send(np.asarray(column, dtype=np.int64))
         for column in zip(*((i, last, int(contexts[i])) for i, _, last in cases), strict=True)
     )
-    wanted = to_device(np.asarray(padded, dtype=np.int64), logits.device)
+    wanted = send(np.asarray(padded, dtype=np.int64))
     places = ends[:, None] - reach + torch.arange(reach, device=logits.device)
     found = known[index[:, None], places.clamp_min(0)]
     forbidden = ((found == wanted) | (wanted < 0)).all(-1)

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .ops import to_device
+from .ops import Send, stay
 
 Edit = tuple[int, np.ndarray]  # index of a row of the logits, int64 token ids
 
 
-def positions(logits: torch.Tensor, edits: Sequence[Edit]) -> tuple[torch.Tensor, torch.Tensor]:
+def positions(edits: Sequence[Edit], send: Send) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows, ids), int64 [total]: index tensors over every edit."""
     sizes = [len(ids) for _, ids in edits]
     rows = np.repeat(np.asarray([index for index, _ in edits], dtype=np.int64), sizes)
     ids = np.concatenate([ids for _, ids in edits])
-    return to_device(rows, logits.device), to_device(ids, logits.device)
+    return send(rows), send(ids)
 
 
-def forbid(logits: torch.Tensor, edits: Sequence[Edit]) -> None:
+def forbid(logits: torch.Tensor, edits: Sequence[Edit], send: Send = stay) -> None:
     """Sets the logits of tokens to minus infinity, in place."""
     if edits:
-        logits[positions(logits, edits)] = -float("inf")
+        logits[positions(edits, send)] = -float("inf")
 
 
 def token_ids(ids: Sequence[int], vocab: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .edits import positions
-from .ops import to_device
+from .ops import Send, stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Bias:
         return cls(np.fromiter(held, dtype=np.int64), np.fromiter(held.values(), dtype=np.float32))
 
 
-def apply(logits: torch.Tensor, entries: list[tuple[int, Bias]]) -> None:
+def apply(logits: torch.Tensor, entries: list[tuple[int, Bias]], send: Send = stay) -> None:
     """Adds to float32 [m, vocab] in place; an entry is the index of a row of `logits` and its bias."""
     if entries:
         values = np.concatenate([bias.values for _, bias in entries])
-        at = positions(logits, [(index, bias.ids) for index, bias in entries])
-        logits[at] += to_device(values, logits.device)
+        at = positions([(index, bias.ids) for index, bias in entries], send)
+        logits[at] += send(values)

@@ -22,7 +22,7 @@ from .bad_words import BadWords
 from .logit_bias import Bias
 from .logprobs import Scores, score
 from .min_tokens import ending_ids
-from .ops import to_device
+from .ops import Send
 from .seed import as_uint64
 
 FORBIDDEN, NOT_FINITE = -1, -2  # instead of a token
@@ -54,12 +54,15 @@ class Scored:
 class DeviceSampler:
     """Draws tokens for permanent rows of `known`, int64 [rows, any]: each row's tokens by position."""
 
-    def __init__(self, vocab_size: int, eos_token_ids: Sequence[int], seed: int, known: torch.Tensor) -> None:
-        """`seed` starts the generator of the requests that bring none."""
+    def __init__(
+        self, vocab_size: int, eos_token_ids: Sequence[int], seed: int, known: torch.Tensor, send: Send
+    ) -> None:
+        """`seed` starts the generator of the requests that bring none; `send` copies to the device of `known`."""
         self.vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
         self._generator = np.random.default_rng(seed)
         self._known = known
+        self._send = send
         rows = len(known)
         self._floats = np.zeros((3, rows), dtype=np.float32)  # temperature, top_p, min_p
         self._ints = np.zeros((2, rows), dtype=np.int32)  # top_k, length of the prompt
@@ -175,12 +178,13 @@ class DeviceSampler:
         numbered = list(enumerate(rows.tolist()))
         known = self._known[:, : int(contexts.max())].index_select(0, self._send(rows))
         worded = [(i, self._bad_words[row]) for i, row in numbered if row in self._bad_words]
-        bad_words.forbid_known(logits, known, contexts, prompt_lens, worded)
+        bad_words.forbid_known(logits, known, contexts, prompt_lens, worded, self._send)
         params = [self._special[row] for row in rows.tolist()]
         early = [i for i, p in enumerate(params) if p.min_tokens > contexts[i] - prompt_lens[i]]
         endings = [(i, ending_ids(params[i], self._eos_token_ids, self.vocab_size)) for i in early]
-        edits.forbid(logits, endings)
-        logit_bias.apply(logits, [(i, self._bias[row]) for i, row in numbered if row in self._bias])
+        edits.forbid(logits, endings, self._send)
+        biased = [(i, self._bias[row]) for i, row in numbered if row in self._bias]
+        logit_bias.apply(logits, biased, self._send)
         if any(penalties.wanted(p) for p in params):
             strengths = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in params]
             table = np.ascontiguousarray(np.array(strengths, dtype=np.float32).T)
@@ -188,6 +192,3 @@ class DeviceSampler:
                 logits, known, self._send(prompt_lens), self._send(contexts), self._send(table)
             )
         return logits
-
-    def _send(self, array: np.ndarray) -> torch.Tensor:
-        return to_device(array, self._known.device)

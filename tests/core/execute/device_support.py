@@ -256,6 +256,9 @@ class FakeAccelerator:
     def fill(self, target: torch.Tensor, staged: torch.Tensor) -> None:
         target.copy_(self.copies.to_device(staged))
 
+    def send(self, array: np.ndarray) -> torch.Tensor:
+        return self.copies.to_device(torch.from_numpy(array.copy()))
+
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.copies.to_host(tensor)
 

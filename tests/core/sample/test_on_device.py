@@ -26,7 +26,12 @@ class Device:
     def __init__(self, seed: int = 0, vocab: int = VOCAB) -> None:
         self.known = torch.zeros((ROWS + 1, LENGTH), dtype=torch.int64)
         self.lengths = np.zeros(ROWS, dtype=np.int32)
-        self.sampler = DeviceSampler(vocab, EOS, seed, self.known)
+        self.sent = 0
+        self.sampler = DeviceSampler(vocab, EOS, seed, self.known, self.send)
+
+    def send(self, array: np.ndarray) -> torch.Tensor:
+        self.sent += 1
+        return torch.from_numpy(array.copy())
 
     def add(self, row: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
         tokens = [*prompt, *output]
@@ -144,6 +149,27 @@ def test_unseeded_rows_differ_and_depend_on_the_engines_seed() -> None:
     assert first == again
     assert first != other
     assert first[0] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("params", "sent"),
+    [
+        (SamplingParams(temperature=0.0), 0),
+        (SamplingParams(temperature=0.0, logprobs=2), 2),  # where the rows are, and who asked
+        (SamplingParams(temperature=0.0, min_tokens=5), 6),  # where, rows and lengths twice, the edit's two
+        (SamplingParams(temperature=0.0, logit_bias={3: 1.0}), 7),
+        (SamplingParams(temperature=0.0, presence_penalty=0.5), 7),
+        (SamplingParams(temperature=0.0, bad_words=((4,), (2, 4))), 10),
+    ],
+)
+def test_everything_goes_to_the_device_by_the_copies_it_was_given(params: SamplingParams, sent: int) -> None:
+    device = Device()
+    device.add(0, params, [1], [2, 3])
+    device.sampler.flush()
+    before = device.sent
+    assert before == 4  # the row, and its three columns
+    device.step(logits_of(1, 0), np.zeros(1, dtype=np.int32))
+    assert device.sent - before == sent
 
 
 def test_more_special_rows_than_are_handled_at_once() -> None:
