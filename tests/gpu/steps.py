@@ -147,22 +147,22 @@ def host_gap(
         "what": f"host, {size}, {sequences} sequences", "wall_us": wall * 1e6, "host_us": host * 1e6, "steps": len(walls),
     }  # fmt: skip
     if on_gpu:
-        torch.cuda.synchronize()
-        periods_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)]
-        middle = 2 * len(periods_us) // 3
-        period_us = float(np.median(periods_us[middle - 8 : middle + 9]))
-        graphs = executor._steps.graphs if executor._steps is not None else None
-        assert graphs is not None
-        graphs.run(plans[middle], sequences)
-        alone_us = replay_us(graphs._graphs[sequences].replay)
-        found |= {
-            "us": period_us,
-            "gap_us": max(0.0, period_us - alone_us),
-            "target_us": 100.0,
-            "judged": "gap",
-        }
+        found |= _device_gap(executor, marks, plans, sequences)
     executor.close()
     return found
+
+
+def _device_gap(executor: Any, marks: list[Any], plans: list[Any], sequences: int) -> dict[str, Any]:
+    """By events recorded at the begin of each decode step, and by the graph of one of these steps, run alone."""
+    torch.cuda.synchronize()
+    periods_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)]
+    middle = 2 * len(periods_us) // 3
+    period_us = float(np.median(periods_us[middle - 8 : middle + 9]))
+    graphs = executor._steps.graphs if executor._steps is not None else None
+    assert graphs is not None
+    graphs.run(plans[middle], sequences)
+    alone_us = replay_us(graphs._graphs[sequences].replay)
+    return {"us": period_us, "gap_us": max(0.0, period_us - alone_us), "target_us": 100.0, "judged": "gap"}
 
 
 def replay_us(replay: Callable[[], None], times: int = 20) -> float:
