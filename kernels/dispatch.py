@@ -6,12 +6,19 @@ anywhere, and beside it whichever faster ones exist: `cpu.py` (Numba, float32) a
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.util
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+
+@functools.cache
+def has_numba() -> bool:
+    """Whether Numba is installed, which the implementations for a CPU are compiled with."""
+    return find_spec("numba") is not None
 
 
 class Dispatch:
@@ -30,7 +37,7 @@ class Dispatch:
 
     def _load(self, is_cuda: bool, dtype: torch.dtype) -> Callable[..., Any]:
         faster = "triton" if is_cuda else "cpu" if dtype == torch.float32 else "reference"
-        needed = {"triton": "triton", "cpu": "numba"}.get(faster, "torch")
-        present = importlib.util.find_spec(f"{self._package}.{faster}") and importlib.util.find_spec(needed)
+        compiler = {"triton": find_spec("triton") is not None, "cpu": has_numba()}.get(faster, True)
+        present = compiler and find_spec(f"{self._package}.{faster}") is not None
         module = importlib.import_module(f"{self._package}.{faster if present else 'reference'}")
         return getattr(module, self._name)

@@ -6,10 +6,9 @@ rotary scaling, tied embeddings, experts.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 
+from ...kernels.dispatch import has_numba
 from ...kernels.paged_attention import Sequences, paged_attention
 from ...kernels.rope_kv_write import rope_kv_write
 from ..shape import ModelShape
@@ -51,7 +50,7 @@ class DenseDecoder:
         self._scale = shape.head_dim**-0.5
         self._workspace = Workspace(shape, device, dtype)
         self._programs = None
-        if device.type == "cpu" and dtype == torch.float32 and find_spec("numba") is not None:
+        if device.type == "cpu" and dtype == torch.float32 and has_numba():
             self._programs = DecodePrograms(shape, self._compute)
 
     @torch.inference_mode()
