@@ -25,9 +25,8 @@ class ForwardBatch:
     num_decodes: int
     max_query_len: int
     max_context_len: int
-    logits_out: torch.Tensor | None = (
-        None  # float32 [m, vocab] that the logits are written to, if they must stay
-    )
+    # float32 [m, vocab] that the logits are written to, if they must stay
+    logits_out: torch.Tensor | None = None
     decodes_only: bool = False  # no prefill, no padding, no logits_out, and all logits are wanted, in order
 
 

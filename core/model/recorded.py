@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,15 +83,14 @@ class DecodePrograms:
         return None if watch.seen else _Recorded(places, hidden, logits, program)
 
 
+@dataclass(slots=True)
 class _Recorded:
     """One program, and where it begins and ends."""
 
-    __slots__ = ("hidden", "logits", "places", "program")
-
-    def __init__(
-        self, places: tuple[int, ...], hidden: torch.Tensor, logits: torch.Tensor, program: Program
-    ) -> None:
-        self.places, self.hidden, self.logits, self.program = places, hidden, logits, program
+    places: tuple[int, ...]
+    hidden: torch.Tensor
+    logits: torch.Tensor
+    program: Program
 
 
 class _Watch(TorchDispatchMode):

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STAT = Path("/proc/stat")
-QUIET_SHARE = (
-    0.15  # of all cores: what was timed while others took more counts only where there is nothing else
-)
+# Of all cores: what was timed while others took more counts only where there is nothing else.
+QUIET_SHARE = 0.15
 IDLE, IOWAIT, GUEST = 3, 4, 8  # columns of the line; guests are counted as users too
 
 
