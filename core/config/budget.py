@@ -6,8 +6,6 @@ from typing import Literal
 
 from ..graph_sizes import capture_sizes
 from ..memory import (
-    CAMSHAFT_CPU,
-    CAMSHAFT_CUDA,
     DeviceMemory,
     MemoryBudget,
     MemoryRule,
@@ -15,6 +13,7 @@ from ..memory import (
     memory_budget,
     row_state_bytes,
 )
+from ..memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA
 from ..shape import ModelShape
 from .hardware import Hardware
 from .resolve import Resolved, resolve

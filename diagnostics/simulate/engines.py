@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from ...core.config import rule_of
 from ...core.graph_sizes import capture_sizes, vllm_capture_sizes, vllm_release
-from ...core.memory import MemoryRule, vllm_rule
+from ...core.memory import MemoryRule
+from ...core.memory_rules import vllm_rule
 from ..cost.hardware import Hardware
 
 EngineName = Literal["camshaft", "vllm"]

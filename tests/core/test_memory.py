@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.graph_sizes import vllm_capture_sizes
 from camshaft.core.memory import (
-    CAMSHAFT_CPU,
-    CAMSHAFT_CUDA,
     GIB,
     DeviceMemory,
     Measured,
     MemoryBudget,
     MemorySettings,
     memory_budget,
-    vllm_rule,
 )
+from camshaft.core.memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA, vllm_rule
 from camshaft.core.shape import ModelShape, shape_from_config
 
 H100 = DeviceMemory(total_bytes=int(79.18 * GIB))

@@ -15,12 +15,12 @@ from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.graph_sizes import capture_sizes
 from camshaft.core.memory import (
-    CAMSHAFT_CUDA,
     DeviceMemory,
     Measured,
     MemorySettings,
     memory_budget,
 )
+from camshaft.core.memory_rules import CAMSHAFT_CUDA
 from camshaft.core.model.registry import build
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan

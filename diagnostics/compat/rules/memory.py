@@ -15,6 +15,7 @@ from ....core import memory
 from ....core.errors import CamshaftError
 from ....core.graph_sizes import vllm_capture_sizes
 from ....core.memory import GIB
+from ....core.memory_rules import vllm_rule
 from ....core.shape import shape_from_config
 from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
@@ -113,7 +114,7 @@ def _from_config(
         num_graph_sizes=0 if eager else len(captured),
     )
     device = memory.DeviceMemory(total_bytes=int(values["device.memory_gib"] * GIB))
-    budget = memory.memory_budget(shape, device, settings, memory.vllm_rule(version))
+    budget = memory.memory_budget(shape, device, settings, vllm_rule(version))
     return {
         "usable_gib": budget.usable_bytes / GIB,
         "error_gib": _ERROR * budget.usable_bytes / GIB,

@@ -1,0 +1,50 @@
+"""How this engine and vLLM's releases count a device's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .graph_sizes import vllm_release
+from .memory import GIB, MemoryRule
+
+CAMSHAFT_CUDA = MemoryRule(
+    name="camshaft (cuda)",
+    sampler_copies=4.0,
+    context_bytes=int(0.2 * GIB),
+    communication_bytes=int(0.6 * GIB),
+    graphs_counted=True,
+    graph_bytes=200_000,
+    window_aware=False,
+)
+CAMSHAFT_CPU = replace(
+    CAMSHAFT_CUDA,
+    name="camshaft (cpu)",
+    sampler_copies=6.0,
+    context_bytes=int(0.75 * GIB),
+    communication_bytes=0,
+    graph_bytes=0,
+    useful_only=True,
+)
+
+
+def vllm_rule(version: str) -> MemoryRule:
+    """vLLM's rule at a release (0.18.0 gpu_worker.py:387-440, 0.33.0 gpu_worker.py:641-820).
+
+    0.20.0 began to subtract an estimate of the captured graphs and raised the default utilisation to
+    0.92. The figures come from start-up logs on an H100 (79.18 GiB reported, 1,024 sequences): the peaks of 70B
+    (4.84 GiB), 8B (4.76) and gpt-oss-20b (7.38) fit 9.45 float32 copies of the logits plus the hidden
+    state and residual at 8,192 tokens; what remains is 0.13 GiB on one GPU and 0.54 on two.
+    Raises ConfigError for a version that is not numbers and dots.
+    """
+    release = vllm_release(version)
+    modern = release >= (0, 20)
+    return MemoryRule(
+        name=f"vllm {version}",
+        sampler_copies=9.45,
+        context_bytes=int(0.13 * GIB),
+        communication_bytes=int(0.41 * GIB),
+        graphs_counted=modern,
+        graph_bytes=600_000,  # 1.03 GiB for gpt-oss-120b: 36 layers, 51 sizes
+        window_aware=release >= (0, 10),
+        default_utilization=0.92 if modern else 0.9,
+    )
