@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ..errors import ConfigError
 from ..places import Place, nearest, parse_scalar, read_yaml
 from .schema import ServeConfig
-from .support import refuse_unsupported
+from .support import unsupported
 
 Purpose = Literal["serve", "inspect"]
 
@@ -56,19 +56,23 @@ def load_config(
     """Reads a YAML file, a preset's name or a mapping; `overrides` are `key=value` strings or a mapping.
 
     `serve` refuses what this engine knows and cannot do yet; `inspect` (simulate, diagnose, check-flags)
-    accepts it. Raises ConfigError with file, line, column and the nearest known key.
+    accepts it. Raises ConfigError with a line for every refused key: file, line, column and the nearest known key.
     """
     path, preset, entries = _read(source)
     merged = {entry.key: entry for entry in entries}
     for entry in _override_entries(overrides):
         _apply_override(merged, entry)
     foreign = {key: entry for key, entry in merged.items() if key not in ServeConfig.model_fields}
-    for entry in foreign.values():
-        _refuse_unless_foreign(entry, purpose)
+    refused = [(key, line) for key, entry in foreign.items() if (line := _refusal(entry, purpose))]
     known = {key: entry for key, entry in merged.items() if key not in foreign}
-    config = _validate(known)
-    if purpose == "serve":
-        refuse_unsupported(config, {key: entry.place for key, entry in known.items()})
+    config, problems = _validate(known)
+    refused += problems
+    if purpose == "serve" and config is not None:
+        refused += unsupported(config, {key: entry.place for key, entry in known.items()})
+    if config is None or refused:
+        order = {key: position for position, key in enumerate(merged)}
+        refused.sort(key=lambda found: order.get(found[0], len(order)))
+        raise ConfigError("\n".join(line for _, line in refused))
     return LoadedConfig(config, path, preset, known, foreign)
 
 
@@ -228,23 +232,30 @@ def vllm_names() -> frozenset[str]:
     return frozenset(read_yaml(Path(__file__).parent / "vllm_names.yaml").value["names"])
 
 
-def _refuse_unless_foreign(entry: Entry, purpose: Purpose) -> None:
+def _refusal(entry: Entry, purpose: Purpose) -> str | None:
+    """Why a key that this engine does not have is refused; None where it is vLLM's and only read."""
     if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
         if purpose == "inspect":
-            return
-        raise ConfigError(
+            return None
+        return (
             f"{entry.place}: {entry.spelled}: a knob of vLLM that this engine does not have; remove it to serve "
             "(simulate, diagnose and check-flags read it)"
         )
     hint = nearest(entry.key, ServeConfig.model_fields, "; `engine config schema` lists every key")
-    raise ConfigError(f"{entry.place}: {entry.spelled}: unknown key{hint}")
+    return f"{entry.place}: {entry.spelled}: unknown key{hint}"
 
 
-def _validate(entries: Mapping[str, Entry]) -> ServeConfig:
-    try:
-        return ServeConfig.model_validate({key: entry.value for key, entry in entries.items()})
-    except ValidationError as error:
-        raise ConfigError("\n".join(_say(problem, entries) for problem in error.errors())) from error
+def _validate(entries: Mapping[str, Entry]) -> tuple[ServeConfig | None, list[tuple[str, str]]]:
+    """The configuration of the keys that have usable values, and (key, why) for each that has not."""
+    problems: list[tuple[str, str]] = []
+    usable = dict(entries)
+    while True:
+        try:
+            return ServeConfig.model_validate({key: entry.value for key, entry in usable.items()}), problems
+        except ValidationError as error:
+            found = [(str(problem["loc"][0]), _say(problem, entries)) for problem in error.errors()]
+            problems += found
+            usable = {key: entry for key, entry in usable.items() if key not in dict(found)}
 
 
 def _say(problem: Any, entries: Mapping[str, Entry]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigError
 from ..places import Place
 from .schema import EXECUTOR_BACKENDS, KV_CACHE_DTYPES, LOAD_FORMATS, ServeConfig
 
@@ -57,20 +56,22 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
 )
 
 
-def refuse_unsupported(config: ServeConfig, places: Mapping[str, Place]) -> None:
-    """Raises ConfigError naming each knob this engine knows and cannot serve, and a missing model.
+def unsupported(config: ServeConfig, places: Mapping[str, Place]) -> list[tuple[str, str]]:
+    """(knob, why) for each knob this engine knows and cannot serve, and for a missing model.
 
     `places`: where the knobs that were written stand.
     """
-    lines = [
-        f"{_place(places, u.name)}{u.name}={getattr(config, u.name)}: known, not supported by this engine: {u.why}"
+    found = [
+        (
+            u.name,
+            f"{_place(places, u.name)}{u.name}={getattr(config, u.name)}: known, not supported by this engine: {u.why}",
+        )
         for u in UNSUPPORTED
         if u.asks(getattr(config, u.name))
     ]
     if not config.model:
-        lines.append("model: missing; a folder, hub id, GGUF file or demo model name is needed")
-    if lines:
-        raise ConfigError("\n".join(lines))
+        found.append(("model", "model: missing; a folder, hub id, GGUF file or demo model name is needed"))
+    return found
 
 
 def _place(places: Mapping[str, Place], name: str) -> str:

@@ -229,3 +229,24 @@ def test_configurations_need_no_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_every_refused_key_of_a_file_is_said_at_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "model: m\nuvicorn-log-level: info\nmax-num-seqs: 0\nenable-lora: true\ntool-call-parser: hermes\n"
+        "max_num_sqs: 3\n",
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_config(file)
+    places = [line.removeprefix(str(file)).split(" ")[:2] for line in str(refused.value).splitlines()]
+    assert places == [
+        [":2:1:", "uvicorn-log-level:"],
+        [":3:1:", "max-num-seqs:"],
+        [":4:1:", "enable_lora=True:"],
+        [":5:1:", "tool-call-parser:"],
+        [":6:1:", "max_num_sqs:"],
+    ]
+    with pytest.raises(ConfigError) as inspected:
+        load_config(file, purpose="inspect")
+    assert len(str(inspected.value).splitlines()) == 2
