@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,7 +116,8 @@ def check_flags(
 
         text = render(form, results)
         if text:
-            click.echo(text)
+            # https://no-color.org: any value but the empty one asks for plain text.
+            click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
     sys.exit(2 if failed else _status(results, fail_on))
 
 

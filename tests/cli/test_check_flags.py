@@ -212,3 +212,13 @@ def test_every_server_of_a_script_is_fixed(tmp_path: Path) -> None:
         "vllm serve a --port 1 --attention-backend FLASHINFER\n"
         "vllm serve b --port 2 --attention-backend FLASHINFER\n"
     )
+
+
+def test_no_color_is_heeded_on_a_terminal() -> None:
+    arguments = ["--command", "vllm serve m --swap-space 4", "--to", "0.33.0"]
+
+    def shown(value: str) -> str:
+        return CliRunner().invoke(check_flags, arguments, color=True, env={"NO_COLOR": value}).output
+
+    assert "\x1b[" in shown("")
+    assert "\x1b[" not in shown("1")
