@@ -11,6 +11,7 @@ from typing import Any
 
 from ...core.errors import CamshaftError
 from ..results import Result
+from ..simulate import Replay
 from .model import Change, Proof, Verdict
 from .prove import REMEDY, WORTH, Objective, gain, predicted
 from .rig import SimulatedRig
@@ -86,8 +87,9 @@ def _ranged(proof: Proof, ends: Ends, aim: Objective) -> dict[str, Change]:
     return found
 
 
-def kept(result: Result, ends: Ends | None) -> dict[str, Any]:
+def kept(seen: Replay, ends: Ends | None) -> dict[str, Any]:
     """Whether the load as it is keeps the targets, the share of requests that does, and both at the ends."""
+    result = seen.result
     told: dict[str, Any] = {
         "targets": result.targets.describe(),
         "rule": result.targets.rule(),
@@ -95,6 +97,10 @@ def kept(result: Result, ends: Ends | None) -> dict[str, Any]:
         "good_share": round(result.good_share, 4),
         "goodput_requests_per_s": round(result.goodput_requests_per_s, 4),
     }
+    if later := seen.after_start():
+        good = sum(result.targets.met_by(record) for record in later)
+        told["started_at_once"] = len(seen.records) - len(later)
+        told["good_share_after_start"] = round(good / len(later), 4)
     if ends is not None:
         shares = [round(end.good_share, 4) for end in ends.before]
         told["good_share_range"] = [min(shares), max(shares)]

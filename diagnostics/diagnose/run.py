@@ -150,7 +150,7 @@ def _within_error(
     if tried is not None and ends is not None:
         settle = at_the_ends if verdict.knob is not None else none_at_the_ends
         verdict = settle(verdict, tried, ends, objective)
-    return verdict, kept(seen.result, ends) if targets.any else {}
+    return verdict, kept(seen, ends) if targets.any else {}
 
 
 def _confidence(rig: Rig, situation: Situation) -> Confidence:

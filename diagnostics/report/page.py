@@ -21,6 +21,7 @@ from .text import (
     limit_lines,
     memory_lines,
     number,
+    range_text,
     spelled,
     value_text,
 )
@@ -86,7 +87,7 @@ def _predicted(verdict: Verdict) -> str:
         rows += (
             f'<tr><td>{escape(f"{label}, {unit}" if unit else label)}</td><td class="n">{number(change.before)}</td>'
             f'<td class="n"><b>{number(change.after)}</b></td>'
-            f'<td class="n">{number(change.low)} to {number(change.high)}</td></tr>'
+            f'<td class="n">{range_text(change)}</td></tr>'
         )
     head = '<tr><th>predicted</th><th class="n">as it is</th><th class="n">turned</th><th class="n">range</th></tr>'
     return f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""

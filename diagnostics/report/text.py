@@ -109,6 +109,11 @@ def slo_lines(slo: Mapping[str, Any]) -> list[str]:
         low, high = slo["good_share_range"]
         line += f"; {low:.1%} to {high:.1%} with steps {slo['error_percent']:g} % slower or faster"
         line += ": this turns within the error of the prediction" if slo["within_error"] else ""
+    if "good_share_after_start" in slo:
+        line += (
+            f"; of those after the first {slo['started_at_once']:,}, which start at once, "
+            f"{slo['good_share_after_start']:.1%}"
+        )
     return [line, f"rule: {slo['rule']}"]
 
 
@@ -209,11 +214,15 @@ def change_text(name: str, change: Change) -> str:
     """`output 54 to 310 tokens/s (range 217 to 403)`; with both ranges where both are known."""
     label, unit = label_text(name)
     unit = f" {unit}" if unit else ""
-    turned = f"range {number(change.low)} to {number(change.high)}"
-    if change.before_range is not None:
-        before = " to ".join(number(end) for end in change.before_range)
-        turned = f"range {before}, then {number(change.low)} to {number(change.high)}"
-    return f"{label} {number(change.before)} to {number(change.after)}{unit} ({turned})"
+    return f"{label} {number(change.before)} to {number(change.after)}{unit} (range {range_text(change)})"
+
+
+def range_text(change: Change) -> str:
+    """`217 to 403`; `50 to 58, then 217 to 403` where the figure as it is has a range too."""
+    turned = f"{number(change.low)} to {number(change.high)}"
+    if change.before_range is None:
+        return turned
+    return f"{' to '.join(number(end) for end in change.before_range)}, then {turned}"
 
 
 def number(value: float) -> str:

@@ -37,7 +37,7 @@ def print_replay(
 ) -> None:
     """One simulation: figures, where step time went, who waited for what, memory and what is assumed."""
     print_result(console, replay.result, title)
-    if workload is not None and (told := _arrivals(workload, replay.result)):
+    if workload is not None and (told := _arrivals(workload, replay)):
         console.print(told, style="dim", highlight=False)
     if replay.result.targets.any:
         console.print(f"rule: {replay.result.targets.rule()}", style="dim", highlight=False)
@@ -55,13 +55,16 @@ def print_replay(
         console.print(f"assumed: {text}", style="dim", highlight=False)
 
 
-def _arrivals(workload: Workload, result: Result) -> str:
+def _arrivals(workload: Workload, replay: Replay) -> str:
     """What the way in which requests arrive does to the figures."""
-    told = workload.summary()
+    told, result = workload.summary(), replay.result
     if told.concurrency and told.concurrency > 1:
+        text = f"{told.concurrency:,} clients start all at once, and wait for each other's prompts"
+        later = Distribution.of([ms for r in replay.after_start() if (ms := r.ttft_ms) is not None])
         return (
-            f"{told.concurrency:,} clients start all at once: the slowest first tokens are those of the start, "
-            f"{min(told.concurrency, told.requests) / told.requests:.0%} of all"
+            text
+            if later is None
+            else f"{text}; first token after that: p50 {later.p50:,.1f}, p99 {later.p99:,.1f} ms"
         )
     if told.rate:
         arriving_s = (told.requests - 1) / told.rate

@@ -16,7 +16,7 @@ from ...policies.base import Policy
 from ..cost.hardware import Jitter
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import StepCost
-from ..results import Distribution, KvUse, Result, Targets, summarise
+from ..results import Distribution, KvUse, RequestRecord, Result, Targets, summarise
 from .clients import Clients, Frontend
 from .executor import FILLER, Scatter, VirtualClock, VirtualExecutor
 from .recorder import Detail, Recorder, StepLog
@@ -51,6 +51,16 @@ class Replay:
     mean_kv_used: float  # share of blocks, over time
     frontend_busy: float  # share of the HTTP processes' time
     unfinished: int
+    records: tuple[RequestRecord, ...] = ()  # as they ended
+
+    def after_start(self) -> list[RequestRecord]:
+        """The requests but those that were all sent at the very start, as the clients of a closed loop are.
+
+        Empty where one request starts alone, or too few follow to say anything of them.
+        """
+        start_s = min((record.arrival_s for record in self.records), default=0.0)
+        later = [record for record in self.records if record.arrival_s > start_s]
+        return later if len(self.records) - len(later) > 1 and len(later) >= 20 else []
 
 
 def replay(setup: Setup, workload: Workload) -> Replay:
@@ -221,6 +231,7 @@ class _Simulation:
             _mean_used(log, setup.params),
             busy,
             len(self.told),
+            tuple(recorder.records),
         )
 
 

@@ -170,6 +170,19 @@ def test_a_comparison_says_what_the_figures_say() -> None:
     assert "did not shorten the longest stalls" in contrary[1]
 
 
+def test_the_longest_stalls_are_the_longest_not_the_99th_percentile() -> None:
+    def run(policy: str, *gaps_ms: float) -> PolicyResult:
+        return PolicyResult(
+            policy, 1, summarise([RequestRecord(0, 0.0, 10, 10, 1.0, 2.0)], np.array(gaps_ms)), 1
+        )
+
+    whole, chunked = [5.0] * 199 + [255.5], [5.0] * 150 + [46.6] * 50
+    told = describe(Comparison("x", (run("continuous", *whole), run("continuous-chunked", *chunked))))
+    assert told[-1].startswith(
+        "Chunks cap the longest stall of a stream: the longest stall is 47 ms against 256 ms"
+    )
+
+
 def test_overhead_measures_the_steps_of_a_full_engine() -> None:
     measured = measure(8, steps=30)
     assert measured.running == 8

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from camshaft.core.errors import ConfigError
 from camshaft.diagnostics.bench.gaps import TokenTimes
-from camshaft.diagnostics.results import Distribution, RequestRecord, Targets, parse_targets, summarise
+from camshaft.diagnostics.bench.render import print_result
+from camshaft.diagnostics.results import (
+    Distribution,
+    RequestRecord,
+    Result,
+    Targets,
+    parse_targets,
+    summarise,
+)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -63,7 +74,18 @@ def test_goodput_counts_who_met_every_target_and_failures_never() -> None:
 
 
 def test_a_queue_that_does_not_drain_is_saturated() -> None:
-    assert summarise([RequestRecord(0, 0.0, 10, 2, 6.0, 7.0)], np.array([1.0])).saturated
+    late = summarise([RequestRecord(0, 0.0, 10, 2, 6.0, 7.0)], np.array([1.0]))
+    assert late.saturated
+    assert "longer than 5 s on average" in _printed(late)
+    early = replace(summarise([RequestRecord(0, 0.0, 10, 2, 2.39, 7.0)], np.array([1.0])), saturated=True)
+    assert "longer than 5 s" not in _printed(early)
+    assert "the queue grows" in _printed(early)
+
+
+def _printed(result: Result) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_result(console, result, "a run")
+    return console.export_text()
 
 
 def test_targets_are_read_with_their_units() -> None:

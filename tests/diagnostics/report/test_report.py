@@ -63,6 +63,12 @@ def test_the_page_is_self_contained_and_its_plots_are_drawn() -> None:
     assert "&lt;b&gt;figures" in html
 
 
+def test_on_a_narrow_screen_the_other_knobs_are_stacked_and_nothing_is_wider_than_it() -> None:
+    narrow = page.render(_report()).split("@media (max-width: 44rem) {")[1].split("@media")[0]
+    assert ".others td { display: block" in narrow
+    assert ".others td:last-child { min-width: 0" in narrow
+
+
 def test_stacked_areas_end_where_the_sum_is() -> None:
     import numpy as np
 

@@ -200,6 +200,7 @@ def test_no_column_is_cut_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pyte
 def test_what_arrivals_do_to_the_figures_is_said(tmp_path: Path) -> None:
     load = ["h100-8b", "--workload", _small(tmp_path)]
     assert "4 clients start all at once" in run(*load).output
+    assert "first token after that: p50" in " ".join(run("h100-8b", "--requests", "96").output.split())
     assert "the server still filling" in " ".join(run(*load, "--rate", "3").output.split())
 
 
