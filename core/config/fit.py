@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
 from ..memory import GIB, MemoryBudget
-from ..model_sheets import sheet_shape
+from ..model_sheets import sheet_of, sheet_shape
 from ..shape import ModelShape, read_shape
 from .budget import memory_of
 from .hardware import Hardware, find_cpu, find_hardware
@@ -59,7 +60,7 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
         here = find_cpu()
         raise ConfigError(
             f"device: cuda ({resolved.values['device'].why or 'written'}): no NVIDIA GPU answers on this machine, "
-            f"which is {here.describe()}; {_advice(here)}"
+            f"which is {here.describe()}; {_advice(here, config.model)}"
         )
     if config.device == "cpu":
         _refuse_gpu_only(resolved)
@@ -69,7 +70,9 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
     try:
         _require_memory(budget, resolved, hardware)
     except CapacityError as error:
-        raise CapacityError(f"{error} This is {hardware.describe()}; {_advice(hardware)}") from error
+        raise CapacityError(
+            f"{error} This is {hardware.describe()}; {_advice(hardware, config.model)}"
+        ) from error
     return budget
 
 
@@ -132,16 +135,30 @@ def _require_memory(budget: MemoryBudget, resolved: Resolved, hardware: Hardware
         )
 
 
-def _advice(hardware: Hardware) -> str:
-    found = presets_for(hardware)
-    if not found:
-        return "no preset is made for it"
-    return f"a preset that works here: {', '.join(found)} (engine serve --config {found[0]})"
+def _advice(hardware: Hardware, model: str) -> str:
+    found = presets_for(hardware, model)
+    made = [name for name in found if _is_made_for(name, hardware)]
+    if made:
+        return f"a preset that works here: {', '.join(made)} (engine serve --config {made[0]})"
+    if found:
+        return f"no preset is made for it; one for another device that fits: {', '.join(found)}"
+    return "no preset is made for it"
 
 
-def presets_for(hardware: Hardware) -> list[str]:
-    """Serving presets that this device can start, by the arithmetic where the model's shape is known."""
-    return [name for name in preset_names() if _starts(name, hardware)]
+def presets_for(hardware: Hardware, model: str = "") -> list[str]:
+    """Serving presets that this device can start, by the arithmetic where the model's shape is known.
+
+    Those made for the device come first, and of these those of the same `model`.
+    """
+    found = [name for name in preset_names() if _starts(name, hardware)]
+    wanted = sheet_of(model) if model else None
+    other = {name for name in found if wanted is None or sheet_of(load_config(name).config.model) != wanted}
+    return sorted(found, key=lambda name: (not _is_made_for(name, hardware), name in other))
+
+
+def _is_made_for(preset: str, hardware: Hardware) -> bool:
+    """Whether a preset's name begins with the device's: `h100-8b` and `NVIDIA H100 80GB HBM3`."""
+    return preset.partition("-")[0] in re.split(r"[^a-z0-9]+", hardware.name.lower())
 
 
 def _starts(name: str, hardware: Hardware) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..facts.devices import Device
 from ..facts.unknown import Unknown
 from ..rules.evaluate import RuleHit, evaluate
 from ..rules.records import load
@@ -26,7 +27,7 @@ def rule_findings(context: Context) -> Iterator[Finding]:
         if not misread.isdisjoint(hit.missing):
             continue  # what is unknown is a value that is refused, as another finding says
         yield _from_hit(context, hit)
-    yield from _memory_not_looked_at(context, facts)
+    yield from _judge_memory(context, facts)
     repaired = _repaired(context)
     if repaired:
         before = {hit.rule.code for hit in hits}
@@ -35,7 +36,7 @@ def rule_findings(context: Context) -> Iterator[Finding]:
                 yield _after_repair(context, hit)
 
 
-def _memory_not_looked_at(context: Context, facts: Facts) -> Iterator[Finding]:
+def _judge_memory(context: Context, facts: Facts) -> Iterator[Finding]:
     """Says that a named GPU's memory was not compared with what the model needs, and what would tell."""
     if context.device is None or context.engine != "vllm":
         return
@@ -54,14 +55,21 @@ def _memory_not_looked_at(context: Context, facts: Facts) -> Iterator[Finding]:
         why, fix = f"the config of {named} is of a kind that is not added up", "Try engine diagnose."
     else:
         why, fix = "it depends on " + ", ".join(missing), None
-    yield Finding(
+    yield memory_not_looked_at(context, context.device, why, fix, tuple(missing))
+
+
+def memory_not_looked_at(
+    context: Context, device: Device, why: str, fix: str | None, missing: tuple[str, ...] = ()
+) -> Finding:
+    """The finding that a GPU's memory was not compared with what the model needs."""
+    return Finding(
         code="IN-02",
         severity="info",
         change="unknown",
-        message=f"Memory not looked at: {why}, so that it may not fit {context.device.name}.",
+        message=f"Memory not looked at: {why}, so that it may not fit {device.name}.",
         place=context.configuration.start_place,
         fix=fix,
-        depends_on=tuple(missing),
+        depends_on=missing,
     )
 
 

@@ -20,6 +20,8 @@ from ....core.errors import CapacityError, ConfigError, ModelError
 from ....core.places import Place
 from ....core.shape import ModelShape, shape_from_config
 from ..facts.devices import hardware_of
+from ..facts.sheets import ARITHMETIC
+from .combinations import memory_not_looked_at
 from .context import Context
 from .findings import Finding
 
@@ -46,8 +48,12 @@ def served_findings(context: Context) -> Iterator[Finding]:
 
 def _resolved_findings(context: Context, loaded: LoadedConfig) -> Iterator[Finding]:
     hardware = _hardware(context, loaded.config)
+    shape = _shape(context.model, loaded.config.model)
+    if hardware is not None and shape is None and context.device is not None:
+        why = f"the model {loaded.config.model} has no sheet here"
+        yield memory_not_looked_at(context, context.device, why, "Name its config.json with --model.")
     try:
-        resolved = resolve(loaded, hardware, _shape(context.model, loaded.config.model))
+        resolved = resolve(loaded, hardware, shape)
         if hardware is not None:
             require_machine(resolved)
     except ConfigError as error:
@@ -73,8 +79,9 @@ def _hardware(context: Context, config: ServeConfig) -> Hardware | None:
 
 def _shape(model: Mapping[str, Any], name: str) -> ModelShape | None:
     """The shape by the facts handed in, else by the model's name."""
+    config = model.get(ARITHMETIC, model)
     try:
-        return shape_from_config(model) if "hidden_size" in model else find_shape(name)
+        return shape_from_config(config) if "hidden_size" in config else find_shape(name)
     except ModelError:
         return None
 

@@ -291,3 +291,12 @@ def test_every_knob_is_described_and_grouped() -> None:
         assert field.description, name
         assert isinstance(field.json_schema_extra, dict)
         assert field.json_schema_extra["group"], name
+
+
+def test_presets_made_for_the_device_come_first_and_of_these_the_same_model() -> None:
+    assert presets_for(H100, "meta-llama/Llama-3.1-70B-Instruct")[0] == "h100-70b"
+    assert presets_for(H100, "meta-llama/Llama-3.1-8B-Instruct")[0] == "h100-8b"
+    with pytest.raises(
+        CapacityError, match="no preset is made for it; one for another device that fits: h100-8b-fp8"
+    ):
+        require_machine(resolved(T4, shape()))

@@ -75,3 +75,10 @@ def test_a_file_on_top_of_a_preset_is_judged_with_it(tmp_path: Path) -> None:
     found = judged(tmp_path, "preset: h100-8b\nmax_num_seqs: 4096\n", "H100").findings
     assert [finding.code for finding in found] == ["CF-02"]
     assert found[0].place.line == 2
+
+
+def test_memory_of_an_unknown_model_is_not_looked_at(tmp_path: Path) -> None:
+    result = judged(tmp_path, "model: nobody/has-this-model\npolicy: naive\n", "H100")
+    (finding,) = result.findings
+    assert (finding.code, finding.severity, result.starts) == ("IN-02", "info", True)
+    assert "nobody/has-this-model has no sheet" in finding.message
