@@ -21,7 +21,7 @@ class ForwardBatch:
     query_starts: torch.Tensor  # int32 [n + 1]
     context_lens: torch.Tensor  # int32 [n] tokens in the cache once this step has written its own
     block_tables: torch.Tensor  # int32 [n, max_blocks]
-    logit_indices: torch.Tensor  # int64 [m] tokens whose logits are wanted
+    logit_indices: torch.Tensor  # int64 [m] tokens whose logits are wanted, each at most once: m <= T
     num_decodes: int
     max_query_len: int
     max_context_len: int

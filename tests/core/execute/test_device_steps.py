@@ -21,7 +21,7 @@ from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.rows import RowState
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.base import Model
-from camshaft.core.model.batch import ForwardBatch
+from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import Request, SamplingParams
@@ -152,7 +152,9 @@ def test_the_next_larger_size_runs_and_the_rest_says_why_not(
     again = decode_plan(rows, padding)
     result = driver.executor.collect(driver.executor.launch(again))
     assert result.extra == {figure: 1}
-    replays = [graph.replays - 1 for graph in accelerator.graphs]  # of sizes 4, 2, 1, besides that of the capture
+    replays = [
+        graph.replays - 1 for graph in accelerator.graphs
+    ]  # of sizes 4, 2, 1, besides that of the capture
     expected = {1: [0, 0, 1], 3: [1, 0, 0]}.get(rows, [0, 0, 0])
     assert replays == (expected if figure == "graph_steps" else [0, 0, 0])
 
@@ -310,8 +312,20 @@ def test_sizes_are_looked_up_among_captured_ones(model: Model) -> None:
 
 
 @pytest.mark.parametrize("blocks", [60, 14])
-def test_prompt_logprobs_come_once_each_in_both_loops(model: Model, blocks: int) -> None:
+def test_prompt_logprobs_come_once_each_in_both_loops(
+    model: Model, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the cache is so small that requests are evicted while their scores are on the way."""
+    forward, most = model.forward, 0
+
+    def wanted_once(batch: ForwardBatch, cache: PagedCache) -> torch.Tensor:
+        nonlocal most
+        wanted = batch.logit_indices.tolist()
+        assert len(set(wanted)) == len(wanted) <= len(batch.tokens)
+        most = max(most, len(wanted))
+        return forward(batch, cache)
+
+    monkeypatch.setattr(model, "forward", wanted_once)
 
     def serve(overlap: bool) -> tuple[dict[int, list[Any]], int]:
         limits = Limits(num_blocks=blocks, block_size=8, max_num_seqs=6, max_model_len=96)
@@ -342,4 +356,5 @@ def test_prompt_logprobs_come_once_each_in_both_loops(model: Model, blocks: int)
     overlapped, evictions = serve(True)
     assert [len(plain[handle]) for handle in range(6)] == [29 + 5 * handle for handle in range(6)]
     assert overlapped == plain
+    assert most > 6  # more than are drawn for
     assert bool(evictions) == (blocks == 14)
