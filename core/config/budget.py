@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..errors import ConfigError
 from ..graph_sizes import capture_sizes
 from ..memory import (
     DeviceMemory,
@@ -16,16 +17,10 @@ from ..memory import (
 from ..memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA
 from ..shape import ModelShape
 from .hardware import Hardware
-from .resolve import Resolved, resolve
+from .resolve import Resolved
 from .schema import ServeConfig
-from .sources import LoadedConfig
 
 Kind = Literal["cpu", "cuda"]
-
-
-def completed(config: ServeConfig, hardware: Hardware, shape: ModelShape) -> ServeConfig:
-    """The configuration with each value that memory needs; one that is resolved already comes back the same."""
-    return resolve(LoadedConfig(config, None, None, {}), hardware, shape).config
 
 
 def rule_of(kind: Kind) -> MemoryRule:
@@ -36,7 +31,7 @@ def rule_of(kind: Kind) -> MemoryRule:
 def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
     """Decode batches that are captured as graphs under a resolved configuration. Raises ConfigError."""
     return capture_sizes(
-        config.max_num_seqs or 1,
+        _known(config, "max_num_seqs"),
         eager=config.enforce_eager or kind == "cpu",
         sizes=config.cudagraph_capture_sizes,
         limit=config.max_cudagraph_capture_size,
@@ -44,16 +39,16 @@ def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
 
 
 def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> MemorySettings:
-    """The settings that decide memory, from a resolved configuration.
+    """The settings that decide memory, from a resolved configuration. Raises ConfigError where one is open.
 
     Where max_model_len is to be whatever fits (-1), one token is all that must.
     """
-    rows, block = config.max_num_seqs or 1, config.block_size or 16
-    length = config.max_model_len if config.max_model_len is not None else -1
+    rows, block = _known(config, "max_num_seqs"), _known(config, "block_size")
+    length = _known(config, "max_model_len")
     longest = length if length > 0 else shape.max_position_embeddings
     on_cpu = kind == "cpu"
     return MemorySettings(
-        max_num_batched_tokens=config.max_num_batched_tokens or 1,
+        max_num_batched_tokens=_known(config, "max_num_batched_tokens"),
         max_num_seqs=rows,
         max_model_len=max(1, length),
         block_size=block,
@@ -68,6 +63,13 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
         num_graph_sizes=len(graph_sizes(config, kind)),
         other_bytes=0 if on_cpu else row_state_bytes(rows, longest, block),
     )
+
+
+def _known(config: ServeConfig, name: str) -> int:
+    value: int | None = getattr(config, name)
+    if value is None:
+        raise ConfigError(f"{name} is not known, and memory depends on it: give it a number")
+    return value
 
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...kernels.threads import usable_cores
-from ..config.budget import Kind, completed, graph_sizes, memory_settings, rule_of
+from ..config.budget import Kind, graph_sizes, memory_settings, rule_of
 from ..config.hardware import Hardware, find_cpu, find_gpu
 from ..errors import CapacityError, ConfigError
 from ..memory import (
@@ -169,11 +169,11 @@ def limits_of(
     memory: DeviceMemory,
     measured: Measured | None = None,
 ) -> Limits:
-    """Blocks by the memory budget, never more than all rows at full length could use. Raises CapacityError."""
+    """Blocks by the memory budget, never more than all rows at full length could use; from a resolved configuration.
+
+    Raises CapacityError.
+    """
     kind: Kind = "cpu" if device.type == "cpu" else "cuda"
-    machine = Hardware(kind=kind, name=memory.name, memory_bytes=memory.total_bytes)
-    told_types = {"device": kind, "dtype": str(dtype).removeprefix("torch.")}
-    config = completed(config.model_copy(update=told_types), machine, shape)
     settings = memory_settings(config, shape, kind)
     if measured is not None:
         settings = replace(settings, other_bytes=0)  # among what was measured

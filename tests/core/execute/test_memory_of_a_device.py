@@ -67,8 +67,10 @@ class Hungry:
 
 CONFIG = ServeConfig(
     model="m",
+    device="cuda",
     dtype="bfloat16",
     max_model_len=512,
+    block_size=16,
     max_num_seqs=8,
     max_num_batched_tokens=100,
     gpu_memory_utilization=0.5,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from camshaft.core.config import ServeConfig
+from camshaft.core.config import Hardware, ServeConfig, load_config, resolve
 from camshaft.core.errors import CapacityError, ConfigError, EngineError
 from camshaft.core.execute.cache import allocate_cache, copy_blocks
 from camshaft.core.execute.limits import Limits
@@ -180,9 +180,14 @@ def test_capacity_and_closing(model: Model) -> None:
         driver.executor.launch(StepPlan(0, int32([]), int32([]), int32([]), np.zeros(0, bool), 0))
 
 
+def resolved(folder: Path, **keys: Any) -> ServeConfig:
+    host = Hardware(kind="cpu", name="cpu", memory_bytes=1 << 34)
+    return resolve(load_config({"model": str(folder), **keys}), host, read_shape(folder)).config
+
+
 def test_opens_from_a_configuration(tiny_llama: Path) -> None:
-    config = ServeConfig(
-        model=str(tiny_llama),
+    config = resolved(
+        tiny_llama,
         device="cpu",
         dtype="float32",
         max_model_len=128,
@@ -201,8 +206,14 @@ def test_opens_from_a_configuration(tiny_llama: Path) -> None:
 
 
 def test_a_cache_too_small_for_one_request_is_refused(tiny_llama: Path) -> None:
-    config = ServeConfig(model="m", max_model_len=2048, max_num_seqs=4, kv_cache_memory_bytes=100_000)
+    config = resolved(tiny_llama, max_model_len=2048, max_num_seqs=4, kv_cache_memory_bytes=100_000)
     with pytest.raises(CapacityError, match="2,048"):
+        limits_of(config, read_shape(tiny_llama), CPU, torch.float32, DeviceMemory(total_bytes=1 << 34))
+
+
+def test_a_configuration_that_is_not_resolved_is_refused(tiny_llama: Path) -> None:
+    config = resolved(tiny_llama).model_copy(update={"max_num_batched_tokens": None})
+    with pytest.raises(ConfigError, match="max_num_batched_tokens is not known"):
         limits_of(config, read_shape(tiny_llama), CPU, torch.float32, DeviceMemory(total_bytes=1 << 34))
 
 
