@@ -33,18 +33,32 @@ def print_result(
     for name, value in [*_facts(result), *_server_facts(server or {})]:
         facts.add_row(name, value)
     console.print(facts)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("milliseconds")
-    for name in ("mean", "p50", "p90", "p99", "max"):
-        table.add_column(name, justify="right")
-    for label, attribute in _LATENCIES:
-        spread: Distribution | None = getattr(result, attribute)
-        if spread is not None:
-            table.add_row(label, *(f"{value:,.1f}" for value in _five(spread)))
-    console.print(table)
+    _print_latencies(console, result)
     for kind, count in result.errors.items():
         sample = (errors or {}).get(kind, "")
         console.print(f"[red]{count} failed: {kind}[/red] {sample}", highlight=False, markup=True)
+
+
+def _print_latencies(console: Console, result: Result) -> None:
+    """A row for each latency; in a terminal too narrow for whole figures a paragraph for each."""
+    names = ("mean", "p50", "p90", "p99", "max")
+    found: list[tuple[str, Distribution | None]] = [
+        (label, getattr(result, name)) for label, name in _LATENCIES
+    ]
+    rows = [(label, [f"{ms:,.1f}" for ms in _five(spread)]) for label, spread in found if spread is not None]
+    widest = max((len(cell) for _, cells in rows for cell in cells), default=0)
+    if console.width < max(map(len, ("milliseconds", *(label for label, _ in rows)))) + 5 * (widest + 2):
+        for label, cells in rows:
+            told = ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
+            console.print(f"{label}: {told} ms", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("milliseconds")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, cells in rows:
+        table.add_row(label, *cells)
+    console.print(table)
 
 
 def _five(spread: Distribution) -> tuple[float, ...]:

@@ -82,8 +82,16 @@ def test_a_queue_that_does_not_drain_is_saturated() -> None:
     assert "the queue grows" in _printed(early)
 
 
-def _printed(result: Result) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
+def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
+    late = summarise([RequestRecord(0, 0.0, 10, 2, 16.4321, 17.0)], np.array([1.0]))
+    for width in (30, 40, 60, 80):
+        shown = _printed(late, width)
+        assert "\u2026" not in shown
+        assert shown.count("16,432.1") == 5
+
+
+def _printed(result: Result, width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     print_result(console, result, "a run")
     return console.export_text()
 
