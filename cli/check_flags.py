@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import CamshaftError
+from .names import gpus, releases
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.checks.findings import Result
@@ -38,19 +39,35 @@ Examples:
 @click.command("check-flags", epilog=EPILOG, no_args_is_help=True)
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @click.option("--command", "commands", multiple=True, metavar="TEXT", help="A command line, as one argument.")
-@click.option("--from", "start", metavar="VERSION", help="The release the configuration works with now.")
+@click.option(
+    "--from",
+    "start",
+    metavar="VERSION",
+    shell_complete=releases,
+    help="The release the configuration works with now.",
+)
 @click.option(
     "--to",
     "targets",
     multiple=True,
     metavar="VERSION",
+    shell_complete=releases,
     help="A target release; may be repeated.  [default: the newest]",
 )
 @click.option(
     "--engine", type=click.Choice(("vllm", "camshaft")), help="Whose configuration it is.  [default: found]"
 )
-@click.option("--gpu", metavar="NAME", help="The accelerator, e.g. H100-80GB, Tesla T4, RTX A6000.")
-@click.option("--model", metavar="FACTS", help="A config.json, a model sheet, or key=value,key=value.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    shell_complete=gpus,
+    help="The accelerator, e.g. H100-80GB, Tesla T4, RTX A6000.",
+)
+@click.option(
+    "--model",
+    metavar="FACTS",
+    help="A config.json, a model sheet, or key=value,key=value.  [default: by the model's name, if it has a sheet]",
+)
 @click.option(
     "--format",
     "form",

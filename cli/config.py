@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import presets
+from .names import LISTED, gpus, listed, presets, settings
+from .output import user_errors
 
 if TYPE_CHECKING:
     from ..core.config import Hardware, Resolved
@@ -18,12 +19,36 @@ _SECRET = ("api_key",)
 
 @click.group()
 def config() -> None:
-    """Show effective configuration values, or the schema."""
+    """Show effective configuration values, or the schema; list what ships."""
+
+
+@config.command("list")
+@click.argument("kind", required=False, type=click.Choice(list(LISTED)))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def list_names(kind: str | None, form: str) -> None:
+    """List the presets, workloads, GPUs, model sheets and policies that ship (of one KIND, if named)."""
+    found = {name: listed(name) for name in ([kind] if kind else LISTED)}
+    if form == "json":
+        click.echo(json.dumps({name: dict(rows) for name, rows in found.items()}, indent=2))
+        return
+    for name, rows in found.items():
+        if kind is None:
+            click.echo(f"{name}:")
+        width = max(len(row[0]) for row in rows)
+        for row in rows:
+            click.echo(f"{'' if kind else '  '}{row[0]:<{width}}  {row[1]}".rstrip())
 
 
 @config.command()
 @click.argument("source", metavar="CONFIG", shell_complete=presets)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=settings,
+    help="Override a value; repeatable.",
+)
 @click.option(
     "--device",
     type=click.Choice(["here", "none"]),
@@ -32,7 +57,10 @@ def config() -> None:
     help="Resolve for this machine, or without being told any hardware.",
 )
 @click.option(
-    "--gpu", metavar="NAME", help="Resolve for this GPU instead, named as people do: H100, A100 40GB."
+    "--gpu",
+    metavar="NAME",
+    shell_complete=gpus,
+    help="Resolve for this GPU instead, named as people do: H100, A100 40GB.",
 )
 @click.option("--changed", is_flag=True, help="Only the values that are not plain defaults.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -44,19 +72,16 @@ def show(
     The text is YAML again. A value that needs a fact nobody told (which model, which hardware) says so.
     """
     from ..core.config import find_hardware, find_shape, load_config, resolve
-    from ..core.errors import CamshaftError
     from ..diagnostics.compat.facts.devices import find_device, hardware_of
 
     told = gpu is not None or device == "here"
-    try:
+    with user_errors():
         loaded = load_config(source, overrides, purpose="inspect")
         hardware = (
             hardware_of(find_device(gpu)) if gpu else find_hardware(loaded.config.device) if told else None
         )
         resolved = resolve(loaded, hardware, find_shape(loaded.config.model))
         refusal = _refusal(resolved, source, overrides) if told else None
-    except CamshaftError as error:
-        raise click.ClickException(str(error)) from error
     if form == "json":
         click.echo(json.dumps(_as_json(resolved, source, refusal), indent=2))
     else:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from .names import presets, workloads
+from .names import gpus, presets, workloads
 from .output import require_writable, user_errors, write_text
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or ca
     "--interval", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Between two pages."
 )
 @click.option("--observed", multiple=True, metavar="KEY=VALUE|FILE", help="Figures at hand; see below.")
-@click.option("--gpu", metavar="NAME", help="The device, e.g. H100, A100-80GB, RTX 3090.")
+@click.option(
+    "--gpu", metavar="NAME", shell_complete=gpus, help="The device, e.g. H100, A100-80GB, RTX 3090."
+)
 @click.option("--model", metavar="NAME|FOLDER", help="The model, where the configuration does not say it.")
 @click.option(
     "--engine", type=click.Choice(["camshaft", "vllm"]), help="Whose configuration it is.  [default: found]"

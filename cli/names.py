@@ -1,7 +1,9 @@
-"""Names that the shell completes: presets, policies, demo models; beside them, files."""
+"""Names of what ships: presets, workloads, GPUs, policies, demo models, releases; the shell completes and lists them."""
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,10 +20,12 @@ def _stems(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
-def _completer(names: Callable[[], Iterable[str]]) -> Completer:
+def _completer(names: Callable[[], Iterable[str]], files: bool = True) -> Completer:
+    """Offers names that begin as typed; where none does, files if they may stand there."""
+
     def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-        found = [CompletionItem(name) for name in names() if name.startswith(begun)]
-        return found or [CompletionItem(begun, type="file")]
+        found = [CompletionItem(name) for name in names() if name.lower().startswith(begun.lower())]
+        return found or ([CompletionItem(begun, type="file")] if files else [])
 
     return complete
 
@@ -33,7 +37,49 @@ def _demo_models() -> list[str]:
     return list(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
+def _releases() -> list[str]:
+    """vLLM's releases that have a table, the newest first."""
+    file = _ROOT / "diagnostics" / "compat" / "releases" / "tables" / "vllm" / "versions.json"
+    return json.loads(file.read_text(encoding="utf-8"))[::-1]
+
+
+def _settings() -> list[str]:
+    """`key=` for every key of a configuration, read from the text of its schema."""
+    tree = ast.parse((_ROOT / "core" / "config" / "schema.py").read_text(encoding="utf-8"))
+    schema = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ServeConfig")
+    fields = [node.target for node in schema.body if isinstance(node, ast.AnnAssign)]
+    return sorted(f"{target.id}=" for target in fields if isinstance(target, ast.Name))
+
+
 presets = _completer(lambda: _stems(_ROOT / "presets" / "serving"))
 workloads = _completer(lambda: _stems(_ROOT / "presets" / "workloads"))
 policies = _completer(lambda: _stems(_ROOT / "policies"))
+gpus = _completer(lambda: _stems(_ROOT / "presets" / "hardware"))
 demo_models = _completer(_demo_models)
+releases = _completer(_releases, files=False)
+settings = _completer(_settings, files=False)
+
+# What `engine config list` lists: the folder, and the key that says in words what a file is.
+LISTED = {
+    "presets": ("presets/serving", "model"),
+    "workloads": ("presets/workloads", "description"),
+    "gpus": ("presets/hardware", "name"),
+    "models": ("presets/models", "name"),
+    "policies": ("policies", "description"),
+}
+
+
+def listed(kind: str) -> list[tuple[str, str]]:
+    """(name, what it is) for everything of a kind that ships, in alphabetical order; a preset's is its model."""
+    folder, key = LISTED[kind]
+    files = sorted((_ROOT / folder).glob("*.yaml"), key=lambda file: file.stem)
+    return [(file.stem, _line_of(file, key)) for file in files]
+
+
+def _line_of(file: Path, key: str) -> str:
+    """The text of one top-level key; reading the whole of a hardware sheet would take longer than all the rest."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith(f"{key}:"):
+                return line.removeprefix(f"{key}:").split(" #")[0].strip().strip("\"'")
+    return ""

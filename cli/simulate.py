@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import presets, workloads
+from .names import gpus, presets, settings, workloads
 from .output import user_errors
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 
 @click.command(epilog=EPILOG)
 @click.argument("config", required=False, shell_complete=presets)
-@click.option("--gpu", metavar="NAME", help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    shell_complete=gpus,
+    help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.",
+)
 @click.option(
     "--workload", "source", metavar="FILE|PRESET", shell_complete=workloads, help="The load; default: chat."
 )
@@ -80,7 +85,12 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
     help="An exercise with its own model, device and load.",
 )
 @click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the configuration."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=settings,
+    help="Override a value of the configuration.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def simulate(config: str | None, **options: Any) -> None:  # fmt: skip

@@ -10,10 +10,14 @@ from click.shell_completion import CompletionItem, ShellComplete
 from click.testing import CliRunner
 
 from camshaft.cli.main import main
-from camshaft.core.config import preset_names
+from camshaft.core.config import ServeConfig, preset_names
 from camshaft.core.model.loading.demo import demo_models
 from camshaft.core.workload import workload_names
+from camshaft.diagnostics.compat.releases.versions import versions
+from camshaft.diagnostics.cost.hardware import hardware_names
 from camshaft.policies.registry import names
+
+RELEASES = [str(version) for version in versions("vllm")]
 
 
 def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
@@ -33,6 +37,16 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["simulate"], preset_names()),
         (["simulate", "--workload"], workload_names()),
         (["diagnose", "--workload"], workload_names()),
+        (["check-flags", "--gpu"], hardware_names()),
+        (["config", "show", "--gpu"], hardware_names()),
+        (["simulate", "--gpu"], hardware_names()),
+        (["diagnose", "--gpu"], hardware_names()),
+        (["check-flags", "--from"], RELEASES),
+        (["check-flags", "--to"], RELEASES),
+        *(
+            ([*command, "--set"], [f"{name}=" for name in ServeConfig.model_fields])
+            for command in (["serve"], ["simulate"], ["calibrate"], ["bench"], ["config", "show"])
+        ),
     ],
 )
 def test_values_are_those_that_exist(arguments: list[str], offered: list[str]) -> None:

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from camshaft.cli.main import main
-from camshaft.core.config import ServeConfig
+from camshaft.core.config import ServeConfig, preset_names
 
 
 def run(*arguments: str) -> Result:
@@ -65,7 +65,9 @@ def test_a_gpu_can_be_named_that_is_not_here(tmp_path: Path) -> None:
     shown = json.loads(run("show", str(file), "--gpu", "Tesla T4", "--format", "json").stdout)
     assert "GiB are missing" in shown["refused"]
     assert shown["values"]["max_num_batched_tokens"]["value"] == 2048
-    assert run("show", str(file), "--gpu", "H1000").exit_code == 1
+    refused = run("show", str(file), "--gpu", "H1000")
+    assert refused.exit_code == 2
+    assert "unknown device 'H1000'" in refused.output
 
 
 def test_changed_leaves_out_plain_defaults() -> None:
@@ -84,7 +86,7 @@ def test_a_key_is_never_shown() -> None:
 @pytest.mark.parametrize("source", ["nothing.yaml", "cpu-dem"])
 def test_a_wrong_source_is_an_error_with_advice(source: str) -> None:
     result = run("show", source)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "no such file or preset" in result.output
 
 
@@ -92,7 +94,7 @@ def test_a_wrong_key_is_an_error_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("model: m\nmax_num_seq: 3\n")
     result = run("show", str(file))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "c.yaml:2:1: max_num_seq: unknown key; did you mean max_num_seqs?" in result.output
 
 
@@ -106,3 +108,18 @@ def test_the_schema_accepts_what_the_engine_accepts() -> None:
     (switched_off,) = schema["patternProperties"]
     assert re.match(switched_off, "no-enable-prefix-caching")
     assert not re.match(switched_off, "no-model")
+
+
+def test_what_ships_is_listed() -> None:
+    everything = run("list").stdout
+    assert [line for line in everything.splitlines() if not line.startswith(" ")] == [
+        "presets:", "workloads:", "gpus:", "models:", "policies:",
+    ]  # fmt: skip
+    assert re.search(r"^  chat +64 people chatting at once$", everything, re.M)
+    gpus = json.loads(run("list", "gpus", "--format", "json").stdout)["gpus"]
+    assert gpus["h100-sxm"] == "H100 SXM"
+    assert [line.split()[0] for line in run("list", "presets").stdout.splitlines()] == preset_names()
+    assert all(
+        what for kind in json.loads(run("list", "--format", "json").stdout).values() for what in kind.values()
+    )
+    assert run("list", "nonsense").exit_code == 2
