@@ -9,8 +9,9 @@ from functools import cache
 import pytest
 
 from camshaft.core.workload import load_workload
-from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
-from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, telling
+from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
+from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends
+from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
@@ -127,3 +128,22 @@ def test_the_share_of_good_requests_counts_those_that_failed() -> None:
     assert _result(128).good_share == 0.5
     assert _result(244).keeps_targets  # 95.3 %
     assert not _result(243).keeps_targets
+
+
+@pytest.mark.parametrize(("faster_after", "lost"), [(200, False), (249, True)])
+def test_a_gain_that_one_end_of_the_error_lacks_is_within_it(faster_after: int, lost: bool) -> None:
+    proposal = Proposal(bottleneck="token_budget", knob="k", before=1, after=2, why="w")
+    aim, before, after = Objective(), _result(50), _result(250)
+    proof = Proof(
+        proposal=proposal, before=before, after=after, gain=1.0, predicted=predicted(before, after, 8.0, aim)
+    )
+    verdict = Verdict(bottleneck="token_budget", knob="k", before=1, after=2, why="w", confidence="simulated")
+    faster_before = 249 if lost else 60
+    ends = Ends(8.0, (_result(faster_before), _result(30)), (_result(faster_after), _result(240)))
+    told = at_the_ends(verdict, proof, ends, aim)
+    assert told.within_error is lost
+    assert ("8 % faster the turn gains nothing" in told.at_the_ends) is lost
+    change = told.predicted["goodput_requests_per_s"]
+    assert change.before_range == (3.0, faster_before / 10)
+    assert (change.low, change.high) == (min(faster_after, 240) / 10, 25.0)
+    assert text.headline(told).endswith("simulated, within the error]") is lost
