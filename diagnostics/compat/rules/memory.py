@@ -20,14 +20,17 @@ from ....core.shape import shape_from_config
 from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
 
-# The share of the memory by which the estimate of a start-up may be wrong.
+# The shares of the memory and of the profiling peak by which the estimate of a start-up may be wrong.
 _ERROR = 0.03
+_PEAK_ERROR = 0.5
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SETTINGS = (*_FEW, "max_num_batched_tokens", "max_num_seqs")
 # What spreads or moves weights in ways that the arithmetic does not follow.
-_BEYOND = ("cpu_offload_gb", "offload_group_size", "enable_expert_parallel")
+_BEYOND = ("cpu_offload_gb", "offload_group_size")
 _OPTIONAL = (
     "kv_cache_dtype",
+    "data_parallel_size",
+    "enable_expert_parallel",
     "kv_cache_memory_bytes",
     "quantization",
     "dtype",
@@ -108,6 +111,8 @@ def _from_config(
         **{name: values[name] for name in _SETTINGS},
         kv_cache_dtype=_text(options["kv_cache_dtype"]) or "auto",
         kv_cache_memory_bytes=_number(options["kv_cache_memory_bytes"]),
+        data_parallel_size=_number(options["data_parallel_size"]) or 1,
+        enable_expert_parallel=options["enable_expert_parallel"] is True,
         quantization=_text(options["quantization"]),
         dtype=_text(options["dtype"]),
         block_size=_number(options["block_size"]) or 16,
@@ -117,7 +122,7 @@ def _from_config(
     budget = memory.memory_budget(shape, device, settings, vllm_rule(version))
     return {
         "usable_gib": budget.usable_bytes / GIB,
-        "error_gib": _ERROR * budget.usable_bytes / GIB,
+        "error_gib": (_ERROR * budget.usable_bytes + _PEAK_ERROR * budget.activation_bytes) / GIB,
         "weights_gib": budget.weights_bytes / GIB,
         "kv_gib": budget.kv_bytes / GIB,
         "request_gib": budget.one_request_bytes / GIB,

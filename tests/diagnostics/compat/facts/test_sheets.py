@@ -93,3 +93,16 @@ def test_expert_slices_of_block_scaled_weights(options: str, target: str, starts
     result = judged(f"Qwen/Qwen3-30B-A3B-FP8 {options}", target)
     assert result.starts is starts
     assert ("VLLM-QU-10" in codes(result)) is not starts
+
+
+@pytest.mark.parametrize(
+    ("command", "gpu", "starts"),
+    [
+        ("deepseek-ai/DeepSeek-V3 -dp 8 --enable-expert-parallel", "H200", True),
+        ("deepseek-ai/DeepSeek-V3 -dp 8 --enable-expert-parallel", "H100", False),
+        ("openai/gpt-oss-120b", "H100", True),  # published for one; the estimate only warns
+        ("openai/gpt-oss-120b", "A100 40GB", False),
+    ],
+)
+def test_experts_are_shared_out_and_published_set_ups_start(command: str, gpu: str, starts: bool) -> None:
+    assert judged(command, gpu=gpu).starts is starts
