@@ -172,13 +172,15 @@ def load_hardware(name: str) -> Hardware:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         return read_hardware(path)
-    key = _key(name)
     index = _index()
-    if key in index:
-        return read_hardware(FOLDER / f"{index[key]}.yaml")
-    near = [stem for alias, stem in index.items() if alias in key and len(alias) >= 3]
-    if len(set(near)) == 1:
-        return read_hardware(FOLDER / f"{near[0]}.yaml")
+    for key in (_key(name), _key(_ADDITIONS.sub(" ", name.lower()))):
+        if key in index:
+            return read_hardware(FOLDER / f"{index[key]}.yaml")
+    if several := _SEVERAL.match(name):
+        raise EvidenceError(
+            f"hardware {name!r}: one device is named here; say {several[2].strip()}, and how many there are with "
+            "tensor_parallel_size, pipeline_parallel_size or data_parallel_size"
+        )
     raise EvidenceError(
         f"hardware {name!r} is not known; there are sheets for {', '.join(hardware_names())}. "
         "`engine calibrate` writes a sheet of the machine it stands on"
@@ -219,6 +221,14 @@ def _index() -> dict[str, str]:
         for alias in (path.stem, head["name"], *head["aliases"]):
             index[_key(alias)] = path.stem
     return index
+
+
+# What a name may say beside the model: memory, board, architecture. A part of a device (MIG) is another device.
+_ADDITIONS = re.compile(
+    r"\b(\d+ ?gi?b|sxm\d?|hbm\d?e?|pcie|hopper|ampere|ada|blackwell|turing|volta|tensor core|server edition|"
+    r"workstation edition)\b|(?<=[a-z0-9])[- ]\d+ ?gi?b\b"
+)
+_SEVERAL = re.compile(r"\s*(\d+)\s*[x*×]\s*(?=[a-zA-Z])(.+)")
 
 
 def _key(name: str) -> str:

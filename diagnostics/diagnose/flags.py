@@ -1,25 +1,46 @@
-"""The flag checker's findings for the release that a diagnosis is about."""
+"""The flag checker's findings for the release that a diagnosis is about: what traps it holds, whether it starts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...core.errors import CamshaftError
+from ..compat.checks.findings import Finding
 from ..compat.run import check_all
 from .subject import Subject
 
+BY_ESTIMATE = "VLLM-ME-"  # rules about memory: a diagnosis has its own budget of it
+
 
 def flag_traps(subject: Subject) -> tuple[dict[str, Any], ...]:
-    """What the release does to the configuration's options; nothing where there is no file or no such release."""
-    if subject.configuration is None or subject.engine.version is None:
+    """What the release does to the configuration's options; nothing where there is no file or no such release.
+
+    Where no release is told, what stops the newest one from starting.
+    """
+    told = subject.engine.version is not None
+    return tuple(finding.as_dict() for finding in _findings(subject) if told or finding.stops)
+
+
+def refused_options(subject: Subject) -> tuple[str, ...]:
+    """Why the release (the newest where none is told) does not start with these options; empty where it does."""
+    return tuple(
+        " ".join(filter(None, (finding.message, finding.fix)))
+        for finding in _findings(subject)
+        if finding.stops and not finding.depends_on and not finding.code.startswith(BY_ESTIMATE)
+    )
+
+
+def _findings(subject: Subject) -> tuple[Finding, ...]:
+    if subject.configuration is None:
         return ()
     try:
         results = check_all(
             [subject.configuration],
             engine=subject.engine.name,
-            targets=[subject.engine.version],
+            targets=[subject.engine.version or "newest"],
+            model=dict(subject.shape.raw) if subject.shape is not None else None,
             device=subject.device,
         )
     except CamshaftError:
         return ()
-    return tuple(finding.as_dict() for result in results for finding in result.findings)
+    return tuple(finding for result in results for finding in result.findings)

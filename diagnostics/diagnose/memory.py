@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.memory import GIB, MemoryBudget
 from ..evidence import Event
+from .flags import refused_options
 from .model import Change, Verdict
 from .situation import Situation
 
@@ -27,7 +28,17 @@ def refused_at_start(situation: Situation) -> Verdict | None:
         return _taken(situation, event)
     if evidence.event("no_kv_memory") is not None or evidence.event("out_of_memory") is not None:
         return _nothing_left(situation)
-    return None
+    return _refused_options(situation) if evidence.thin else None
+
+
+def _refused_options(situation: Situation) -> Verdict | None:
+    """The release refuses an option or a combination; a server that was seen to run is not doubted."""
+    reasons = refused_options(situation.subject)
+    if not reasons:
+        return None
+    return Verdict(
+        bottleneck="refused", knob=None, before=None, after=None, why=" ".join(reasons), confidence="measured"
+    )
 
 
 def _missing(situation: Situation, event: Event) -> Verdict:

@@ -29,7 +29,7 @@ from .model import Confidence, Limit, Proof, Report, Verdict
 from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
-from .situation import Situation
+from .situation import Situation, measured_kv_tokens
 from .subject import Subject, placed
 from .turns import turns
 
@@ -171,7 +171,9 @@ def _prepared(subject: Subject, evidence: Evidence, targets: Targets) -> Prepare
         values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
     with placed(subject):
         loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
-        return prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
+        found = prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
+    holds = measured_kv_tokens(evidence)
+    return found.holding(int(holds)) if holds else found
 
 
 def _effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
@@ -221,6 +223,7 @@ def _as_slow_as_seen(rig: SimulatedRig, situation: Situation) -> SimulatedRig:
         prepared.shape,
         engine=prepared.engine,
         targets=prepared.targets,
+        unseen_bytes=prepared.unseen_bytes,
     )
     note = (
         f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
@@ -297,6 +300,9 @@ def _too_thin(subject: Subject) -> Verdict:
     missing = [
         name for name, known in (("--gpu", subject.hardware), ("--model", subject.shape)) if known is None
     ]
+    named = subject.given.get("model")
+    if named and subject.shape is None:
+        missing[-1] = f"a folder with the config.json of {named}, which has no sheet here, with --model"
     return Verdict(
         bottleneck="none",
         knob=None,

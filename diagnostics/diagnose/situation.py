@@ -278,11 +278,7 @@ class Situation:
 
     @cached_property
     def _told_kv_tokens(self) -> float | None:
-        told = self.figure("kv_tokens") or self.evidence.setting("kv_tokens")
-        blocks = self.evidence.setting("num_gpu_blocks") or self.figure("kv_blocks")
-        if told or blocks:
-            return float(told or blocks * (self.evidence.setting("block_size") or 16))
-        return None
+        return measured_kv_tokens(self.evidence)
 
     def _thrashing_tokens(self, held: float) -> float:
         """Where sequences are evicted, as many as were seen running do not fit, and one fewer does."""
@@ -295,6 +291,15 @@ class Situation:
     def complaint(self) -> bool:
         """Whether anything seen is wrong by itself: a queue, a full cache, preemption, a word such as rising."""
         return bool(self.late_first_token or self.kv_full or self.preempting)
+
+
+def measured_kv_tokens(evidence: Evidence) -> float | None:
+    """Tokens that the cache holds, where a log, a page or a person says so; None where nobody does."""
+    told = evidence.value("kv_tokens") or evidence.setting("kv_tokens")
+    blocks = evidence.setting("num_gpu_blocks") or evidence.value("kv_blocks")
+    if not told and not blocks:
+        return None
+    return float(told or blocks * (evidence.setting("block_size") or 16))
 
 
 def preemption_marks(s: Situation) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,27 @@ def read_observed(told: Iterable[str]) -> Evidence:
         if equals and not Path(argument).is_file():
             if not name.strip() or not value.strip():
                 raise EvidenceError(f"--observed {argument!r}: expected key=value, such as ttft_p99_s=4.2")
-            evidence = evidence.merge(observed_mapping({name.strip(): value.strip()}, "--observed"))
+            evidence = evidence.merge(_argument(argument, name.strip(), value.strip()))
         else:
             evidence = evidence.merge(_read_file(Path(argument)))
     return evidence
+
+
+def _argument(argument: str, name: str, value: str) -> Evidence:
+    """One `key=value`, which must be understood: nobody reads a note about a mistyped word. Raises EvidenceError."""
+    read = observed_mapping({name: value}, "--observed")
+    if not read.notes:
+        return read
+    if understand(name) is not None:
+        raise EvidenceError(
+            f"--observed {argument!r}: {value!r} is no number and no word such as low or rising"
+        )
+    known = [*vocabulary()["figures"], *ServeConfig.model_fields]
+    near = get_close_matches(name, known, 1)
+    raise EvidenceError(
+        f"--observed {argument!r}: {name!r} is no figure this tool knows{f'; did you mean {near[0]}?' if near else ''}; "
+        f"known are {', '.join(vocabulary()['figures'])}"
+    )
 
 
 def _read_file(path: Path) -> Evidence:

@@ -33,7 +33,7 @@ def headline(verdict: Verdict) -> str:
     """One line: the knob, its value now and next, and the change it is worth; or why there is none."""
     if verdict.knob is None:
         name = "no knob is wrong" if verdict.confidence != "thin" else "no verdict"
-        if verdict.bottleneck == "kv_does_not_fit":
+        if verdict.bottleneck in ("kv_does_not_fit", "refused"):
             name = "it does not start"
         elif verdict.bottleneck != "none":
             name = f"no knob is wrong ({verdict.bottleneck})"

@@ -9,8 +9,11 @@ from typing import Any
 from ...core.config import Effective, LoadedConfig, load_config, memory_settings, resolve, with_policy
 from ...core.config.hardware import Hardware as Device
 from ...core.engine import scheduler_params
+from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
+from ...core.graph_sizes import vllm_release
 from ...core.memory import (
+    GIB,
     DeviceMemory,
     MemoryBudget,
     MemorySettings,
@@ -27,7 +30,8 @@ from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
 from ..results import Targets
 from .clients import Frontend
-from .engines import EngineKind, vllm_defaults, watermark
+from .engines import NEWEST_VLLM, EngineKind, vllm_defaults, watermark
+from .modelled import unmodelled
 from .replay import Replay, Setup, replay
 
 
@@ -47,6 +51,7 @@ class Prepared:
     params: SchedulerParams
     targets: Targets
     assumptions: tuple[str, ...]
+    unseen_bytes: int = 0  # what the arithmetic of memory leaves out, by what the cache was seen to hold
 
     def value(self, name: str) -> Any:
         """A knob's effective value; knobs of the other engine included."""
@@ -58,12 +63,42 @@ class Prepared:
             name: entry.value for name, entry in {**self.loaded.entries, **self.loaded.foreign}.items()
         }
         loaded = load_config({**written, **changes}, purpose="inspect")
-        return prepare(loaded, self.hardware, self.shape, engine=self.engine, targets=self.targets)
+        return self._again(loaded)
 
     def under(self, policy: str) -> Prepared:
         """The same under another policy, whose own knobs win over what was written. Raises ConfigError."""
         loaded = with_policy(self.loaded, policy)
-        return prepare(loaded, self.hardware, self.shape, engine=self.engine, targets=self.targets)
+        return self._again(loaded)
+
+    def _again(self, loaded: LoadedConfig) -> Prepared:
+        """Another configuration in the same place."""
+        return prepare(
+            loaded,
+            self.hardware,
+            self.shape,
+            engine=self.engine,
+            targets=self.targets,
+            unseen_bytes=self.unseen_bytes,
+        )
+
+    def holding(self, kv_tokens: int) -> Prepared:
+        """The same where the cache was measured to hold so many tokens; turned knobs keep the difference."""
+        if self.shape.num_sliding_layers or self.budget.kv_given or kv_tokens == self.budget.kv_tokens:
+            return self
+        missing = self.budget.kv_bytes - kv_tokens * self.budget.bytes_per_token
+        found = prepare(
+            self.loaded,
+            self.hardware,
+            self.shape,
+            engine=self.engine,
+            targets=self.targets,
+            unseen_bytes=self.unseen_bytes + missing,
+        )
+        note = (
+            f"the KV cache holds {kv_tokens:,} tokens, as measured; the arithmetic alone gives "
+            f"{self.budget.kv_tokens:,}, and the difference of {abs(missing) / GIB:.2f} GiB is kept where knobs are turned"
+        )
+        return replace(found, assumptions=(*found.assumptions, note))
 
     def replay(self, workload: Workload, *, stop_after_s: float | None = None) -> Replay:
         """Plays a workload. Raises CapacityError with the arithmetic if the configuration cannot start."""
@@ -106,7 +141,7 @@ class Prepared:
             error_band={
                 "tpot_percent": band.moe_tpot_percent if moe else band.tpot_percent,
                 "ttft_percent": band.moe_ttft_percent if moe else band.ttft_percent,
-                "source": band.source,
+                "source": band.source if self.engine.name == "vllm" else f"{band.source}{_NOT_ITS_OWN}",
                 "curves_of": self.hardware.curves_of,
             },
         )
@@ -120,6 +155,8 @@ class Prepared:
         real = request_kv_bytes(self.shape, self.settings, rule, typical_tokens)
         return max(1, int(self.params.num_blocks * plain / real))
 
+
+_NOT_ITS_OWN = "; nobody measured this engine there: the band is vLLM's"
 
 _RATES = (
     "throughput_output_tokens_per_s",
@@ -137,14 +174,20 @@ def prepare(
     *,
     engine: EngineKind | None = None,
     targets: Targets | None = None,
+    unseen_bytes: int = 0,
 ) -> Prepared:
     """Settles every knob for an engine on a device and budgets its memory; nothing is refused for size here.
+
+    unseen_bytes: what the arithmetic of memory is known to leave out, on each device; below 0 it counts too much.
 
     Raises ConfigError for contradictions, ModelError for a model without sheet or folder.
     """
     engine, targets = engine or EngineKind(), targets or Targets()
     shape = shape or load_model(loaded.config.model)
-    assumptions: list[str] = []
+    entries = {**loaded.entries, **loaded.foreign}
+    assumptions = list(
+        unmodelled(name for name, entry in entries.items() if entry.value not in (None, False))
+    )
     written = loaded  # a default may depend on a knob that is turned later
     if engine.name == "vllm":
         loaded = _with_vllm_defaults(loaded, engine, hardware, shape)
@@ -164,8 +207,8 @@ def prepare(
         data_parallel_size=copies,
         enable_expert_parallel=bool(resolved.config.enable_expert_parallel),
     )
-    if engine.name == "vllm":
-        settings = replace(settings, other_bytes=0)
+    other = 0 if engine.name == "vllm" else settings.other_bytes
+    settings = replace(settings, other_bytes=other + unseen_bytes)
     rule = engine.memory_rule(hardware)
     budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
     capacity = Capacity(
@@ -175,6 +218,7 @@ def prepare(
         settings.max_num_seqs,
         shape.vocab_size,
     )
+    _require_release(engine)
     params = scheduler_params(resolved.config, capacity)
     margin = watermark(engine)
     if margin is not None:
@@ -195,7 +239,14 @@ def prepare(
         params=params,
         targets=targets,
         assumptions=tuple(assumptions),
+        unseen_bytes=unseen_bytes,
     )
+
+
+def _require_release(engine: EngineKind) -> None:
+    """Raises ConfigError for a release of vLLM that is newer than any whose rules are known."""
+    if engine.name == "vllm" and engine.release > vllm_release(NEWEST_VLLM)[:2]:
+        raise ConfigError(f"vllm {engine.version} is not known; the newest release known is {NEWEST_VLLM}")
 
 
 def _sharing_copies(

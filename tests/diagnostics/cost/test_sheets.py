@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from camshaft.core.errors import EvidenceError
@@ -49,3 +51,16 @@ def test_unknown_keys_of_a_sheet_are_refused(tmp_path) -> None:
     file.write_text((FOLDER / "h200.yaml").read_text() + "colour: green\n")
     with pytest.raises(EvidenceError, match="colour"):
         read_hardware(file)
+
+
+@pytest.mark.parametrize("name", ["H1000", "B2000", "L400", "H100 MIG 1g.10gb", "my-h100", "4xH100"])
+def test_a_name_that_only_contains_a_device_s_is_refused(name: str) -> None:
+    with pytest.raises(EvidenceError, match=re.escape(repr(name))):
+        load_hardware(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["H100-80GB", "NVIDIA H100 80GB HBM3", "H100 SXM5", "nvidia h100", "NVIDIA H100 Tensor Core GPU"]
+)
+def test_what_people_add_to_a_device_s_name_is_no_matter(name: str) -> None:
+    assert load_hardware(name).name == "H100 SXM"

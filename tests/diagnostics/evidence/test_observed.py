@@ -181,3 +181,17 @@ def test_sound_evidence_has_no_contradiction() -> None:
 )
 def test_any_mapping_is_read_or_noted(told: dict) -> None:
     assert isinstance(observed_mapping(told, "file"), Evidence)
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        ("runing=3", "did you mean running"),
+        ("foo=3", "no figure this tool knows"),
+        ("ttft_p99_s=abc", "no number"),
+    ],
+)
+def test_an_argument_that_is_not_understood_is_refused(told: str, answer: str) -> None:
+    with pytest.raises(EvidenceError, match=answer):
+        read_observed([told])
+    assert read_observed(["waiting=rising", "max_num_seqs=8", "ttft_p99_s=4.2"]).notes == []

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from camshaft.core.config import load_config
-from camshaft.core.errors import CapacityError
+from camshaft.core.config import ServeConfig, load_config
+from camshaft.core.config.sources import vllm_names
+from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.model_sheets import load_model
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import EngineKind, Frontend, Prepared, prepare, vllm_defaults
+from camshaft.diagnostics.simulate.modelled import MODELLED
 from camshaft.diagnostics.simulate.prepare import SpeculativeCost
 
 
@@ -255,3 +257,42 @@ def test_every_quantisation_that_vllm_names_is_known() -> None:
     ):  # fmt: skip
         assert prepared(quantization=name).budget.weights_bytes < 0.8 * prepared().budget.weights_bytes
     assert any("FP8" in text for text in prepared(quantization="compressed-tensors").assumptions)
+
+
+def test_settings_that_no_prediction_reads_are_named() -> None:
+    told = prepared(
+        engine=EngineKind("vllm", "0.18.0"),
+        cpu_offload_gb=10,
+        enable_lora=True,
+        host="0.0.0.0",
+        max_num_seqs=64,
+    ).assumptions
+    assert (
+        "not modelled: --cpu-offload-gb, --enable-lora; the prediction is as if they were not given" in told
+    )
+    assert not any("not modelled" in text for text in prepared(max_num_seqs=64, port=1).assumptions)
+
+
+def test_every_setting_that_counts_as_modelled_exists() -> None:
+    assert {*ServeConfig.model_fields, *vllm_names()} >= MODELLED
+
+
+def test_a_measured_cache_is_what_the_replay_has_and_turned_knobs_keep_the_difference() -> None:
+    found = prepared().holding(40_000)
+    assert found.budget.kv_tokens == pytest.approx(40_000, abs=16)
+    assert found.setup(MIXED).params.num_blocks == found.budget.num_blocks
+    more = found.turned(gpu_memory_utilization=0.97)
+    grown = 0.97 - found.settings.gpu_memory_utilization
+    added = grown * found.budget.total_bytes / found.budget.bytes_per_token
+    assert more.budget.kv_tokens == pytest.approx(40_000 + added, rel=0.01)
+
+
+def test_the_band_of_another_engine_is_said_to_be_that() -> None:
+    assert "vLLM's" in str(prepared().setup(MIXED).error_band["source"])
+    own = prepared(engine=EngineKind("vllm", "0.18.0")).setup(MIXED).error_band
+    assert "nobody measured" not in str(own["source"])
+
+
+def test_a_release_from_the_future_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"0\.99 is not known"):
+        prepared(engine=EngineKind("vllm", "0.99"))

@@ -1,0 +1,50 @@
+"""A command that the release refuses does not start, and nothing given vanishes without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.evidence import Evidence, observed_mapping
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def _examined(options: str, evidence: Evidence | None = None, **told: str | None) -> Report:
+    seen = evidence or Evidence()
+    return diagnose(read_subject(f"vllm serve {MODEL} {options}", seen, gpu="H100", **told), seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--frobnicate 3", "--frobnicate is no option"),
+        ("--max-num-sqs 8", "Did you mean --max-num-seqs"),
+        ("-tp 3", "32 attention heads do not split over tensor_parallel_size 3"),
+        ("--max-model-len 262144", "above the 131072 positions"),
+    ],
+)
+@pytest.mark.parametrize("version", [None, "0.18.0"])
+def test_what_the_release_refuses_does_not_start(options: str, reason: str, version: str | None) -> None:
+    verdict = _examined(options, version=version).verdict
+    assert verdict.bottleneck == "refused"
+    assert reason in verdict.why
+
+
+def test_a_server_that_was_seen_to_run_is_not_doubted() -> None:
+    seen = observed_mapping({"running": 8, "waiting": 40, "kv_usage": 0.2, "tpot_ms": 9}, "observed")
+    report = _examined("--max-num-seqs 8 --frobnicate 3", seen)
+    assert report.verdict.bottleneck != "refused"
+    assert any("frobnicate" in flag["message"] for flag in report.flags)
+
+
+def test_what_is_not_modelled_is_said() -> None:
+    told = _examined("--max-num-seqs 64 --cpu-offload-gb 10 --port 8001").assumptions
+    assert any(text.startswith("not modelled: --cpu-offload-gb;") for text in told)
+
+
+def test_a_measured_cache_is_the_one_the_report_is_about() -> None:
+    report = _examined("--max-model-len 8192", observed_mapping({"kv_tokens": 40_000}, "observed"))
+    assert report.memory["kv_tokens"] == pytest.approx(40_000, abs=16)
+    fit = next(limit.value for limit in report.limits if limit.name == "sequences_held")
+    assert fit < 50
