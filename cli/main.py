@@ -12,7 +12,7 @@ from .. import __version__
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "serve", "Serve a model over an OpenAI-compatible API."),
     "pull": ("pull", "pull", "Fetch and convert a demo model into the cache directory."),
-    "config": ("config", "config", "Show effective configuration values, or the schema."),
+    "config": ("config", "config", "Show effective configuration values, what ships, or the schema."),
     "policies": ("policies", "policies", "List the scheduling policies, or show one."),
     "bench": ("bench", "bench", "Measure a server, or the engine in-process."),
     "explain": ("explain", "explain", "Say why a request ran, waited or was evicted."),
