@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from ...core.config import Effective, LoadedConfig, load_config, memory_settings, resolve, with_policy
+from ...core.config import (
+    Effective,
+    LoadedConfig,
+    ServeConfig,
+    load_config,
+    memory_settings,
+    resolve,
+    with_policy,
+)
 from ...core.config.hardware import Hardware as Device
 from ...core.engine import scheduler_params
 from ...core.errors import ConfigError
@@ -201,14 +209,13 @@ def prepare(
     captured = _captured(resolved.values, foreign, engine)
     _say_assumed_scheme(resolved.config.quantization, shape, assumptions)
     copies = _sharing_copies(resolved.values, engine, shape, assumptions)
+    settings = _memory_settings(resolved.config, shape, device.kind, engine)
     settings = replace(
-        memory_settings(resolved.config, shape, device.kind),
+        settings,
         num_graph_sizes=len(captured),
         data_parallel_size=copies,
-        enable_expert_parallel=bool(resolved.config.enable_expert_parallel),
+        other_bytes=settings.other_bytes + unseen_bytes,
     )
-    other = 0 if engine.name == "vllm" else settings.other_bytes
-    settings = replace(settings, other_bytes=other + unseen_bytes)
     rule = engine.memory_rule(hardware)
     budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
     capacity = Capacity(
@@ -240,6 +247,18 @@ def prepare(
         targets=targets,
         assumptions=tuple(assumptions),
         unseen_bytes=unseen_bytes,
+    )
+
+
+def _memory_settings(
+    config: ServeConfig, shape: ModelShape, kind: Literal["cpu", "cuda"], engine: EngineKind
+) -> MemorySettings:
+    """What decides memory; the rows' tables, which the settings count, are this engine's alone."""
+    settings = memory_settings(config, shape, kind)
+    return replace(
+        settings,
+        enable_expert_parallel=bool(config.enable_expert_parallel),
+        other_bytes=0 if engine.name == "vllm" else settings.other_bytes,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import CapacityError, ConfigError
 from ...core.workload import Workload
+from ...policies.base import PolicyError
+from ...policies.registry import load_policy
 from ..results import Result, Targets
 from .prepare import Prepared
 from .replay import Replay
@@ -28,8 +31,13 @@ class Row:
 
 
 def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> list[Row]:
-    """The load under each policy; the naive one plays the first few requests."""
+    """The load under each policy; the naive one plays the first few requests.
+
+    Raises ConfigError for a name that is no policy, before anything is replayed.
+    """
     rows = []
+    for name in names:
+        _require_policy(name)
     for name in names:
         load = workload.first(min(NAIVE_REQUESTS, workload.count)) if name == "naive" else workload
         rows.append(_row(name, name, lambda name=name, load=load: prepared.under(name).replay(load)))
@@ -37,7 +45,10 @@ def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> li
 
 
 def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any]) -> list[Row]:
-    """The load with one knob at each value."""
+    """The load with one knob at each value. Raises ConfigError for a name that is no knob, before any replay."""
+    if name not in prepared.values and name not in prepared.foreign:
+        near = difflib.get_close_matches(name, prepared.values, n=1)
+        raise ConfigError(f"--sweep {name}: no such knob" + (f"; did you mean {near[0]}?" if near else ""))
     return [
         _row(
             f"{name}={value}",
@@ -46,6 +57,13 @@ def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any
         )
         for value in values
     ]
+
+
+def _require_policy(name: str) -> None:
+    try:
+        load_policy(name)
+    except PolicyError as error:
+        raise ConfigError(f"--policies: {error}") from error
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:

@@ -60,6 +60,13 @@ def test_policies_side_by_side() -> None:
 
 
 @pytest.mark.slow
+def test_names_of_no_knob_and_no_policy_are_refused_before_any_replay() -> None:
+    with pytest.raises(ConfigError, match="did you mean max_num_seqs"):
+        knob(base(), LOAD, "max_num_sqs", [1, 2])
+    with pytest.raises(ConfigError, match="no policy 'foo'"):
+        policies(base(), LOAD, ["naive", "foo"])
+
+
 def test_the_highest_rate_keeps_its_targets_and_the_next_does_not() -> None:
     found = until_saturation(base(Targets(ttft_ms=2000)), LOAD, most_requests=40)
     assert found.rate_per_s > 0
