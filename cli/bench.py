@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import presets, settings, workloads
+from .names import presets, set_option, workloads
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
@@ -36,7 +36,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
         click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the prompts' contents."),
         click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Uncounted requests first."),
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", shell_complete=settings, help="Override a value of the configuration."),
+        set_option,
     ):  # fmt: skip
         command = option(command)
     return command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import settings
+from .names import set_option
 from .output import require_writable, user_errors
 
 if TYPE_CHECKING:
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long steps are timed; three rounds of each kind at least.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=settings,
-    help="Override a value of the configuration.",
-)
+@set_option
 def calibrate(config: str, output: str | None, seconds: float, overrides: tuple[str, ...]) -> None:  # fmt: skip
     """Time steps of CONFIG's model on this machine and write its hardware sheet.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import LISTED, gpus, listed, presets, settings
+from .names import LISTED, gpus, listed, presets, set_option
 from .output import user_errors
 
 if TYPE_CHECKING:
@@ -41,14 +41,7 @@ def list_names(kind: str | None, form: str) -> None:
 
 @config.command()
 @click.argument("source", metavar="CONFIG", shell_complete=presets)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=settings,
-    help="Override a value; repeatable.",
-)
+@set_option
 @click.option(
     "--device",
     type=click.Choice(["here", "none"]),

@@ -57,7 +57,15 @@ policies = _completer(lambda: _stems(_ROOT / "policies"))
 gpus = _completer(lambda: _stems(_ROOT / "presets" / "hardware"))
 demo_models = _completer(_demo_models)
 releases = _completer(_releases, files=False)
-settings = _completer(_settings, files=False)
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=_completer(_settings, files=False),
+    help="Override a value of the configuration; repeatable.",
+)
 
 # What `engine config list` lists: the folder, and the key that says in words what a file is.
 LISTED = {

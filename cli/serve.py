@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import demo_models, presets, settings
+from .names import demo_models, presets, set_option
 from .progress import stages
 
 if TYPE_CHECKING:
@@ -30,14 +30,7 @@ Exit status: 0 drained, 1 the engine failed or requests were cut off, 2 the conf
 @click.option(
     "--config", "source", metavar="FILE", shell_complete=presets, help="A YAML file, or the name of a preset."
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=settings,
-    help="Override a value; repeatable.",
-)
+@set_option
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 is any free one.")
 @click.option(

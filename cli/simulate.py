@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import gpus, presets, settings, workloads
+from .names import gpus, presets, set_option, workloads
 from .output import user_errors
 
 if TYPE_CHECKING:
@@ -84,14 +84,7 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
     type=click.Choice(["gap", "fragmentation"]),
     help="An exercise with its own model, device and load.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=settings,
-    help="Override a value of the configuration.",
-)
+@set_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
     """Play a load through the scheduler on a virtual clock.

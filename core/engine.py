@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..policies.registry import PolicyFile
-from .config import ServeConfig
+from .config import ServeConfig, settled
 from .emit import Emitter
-from .errors import ConfigError, OutOfMemory, RequestError
+from .errors import OutOfMemory, RequestError
 from .execute.base import Capacity, Executor, Relievable
 from .messages import Output, Outputs, Ready, Stats
 from .recording import Recorder
@@ -211,7 +211,7 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         block_size=capacity.block_size,
         max_model_len=capacity.max_model_len,
         max_num_seqs=capacity.max_num_seqs,
-        max_num_batched_tokens=_settled(config.max_num_batched_tokens),
+        max_num_batched_tokens=settled(config, "max_num_batched_tokens"),
         eos_token_ids=capacity.eos_token_ids,
         enable_prefix_caching=bool(config.enable_prefix_caching),
         enable_chunked_prefill=config.enable_chunked_prefill,
@@ -219,9 +219,3 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         max_wait_s=config.max_wait_s or 60.0,
         reserve_full_prompt=config.scheduler_reserve_full_isl is not False,
     )
-
-
-def _settled(value: int | None) -> int:
-    if value is None:
-        raise ConfigError("max_num_batched_tokens is not settled: resolve the configuration first")
-    return value

@@ -1,7 +1,7 @@
 """The configuration: one flat file with vLLM's names, where each value came from, and what it resolves to."""
 
 from ..places import Place
-from .budget import memory_of, memory_settings, rule_of
+from .budget import memory_of, memory_settings, rule_of, settled
 from .conflicts import POLICY_CONFLICTS, Conflict
 from .fit import find_shape, presets_for, require_machine, resolve_here
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
@@ -40,5 +40,6 @@ __all__ = [
     "resolve",
     "resolve_here",
     "rule_of",
+    "settled",
     "with_policy",
 ]

@@ -31,7 +31,7 @@ def rule_of(kind: Kind) -> MemoryRule:
 def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
     """Decode batches that are captured as graphs under a resolved configuration. Raises ConfigError."""
     return capture_sizes(
-        _known(config, "max_num_seqs"),
+        settled(config, "max_num_seqs"),
         eager=config.enforce_eager or kind == "cpu",
         sizes=config.cudagraph_capture_sizes,
         limit=config.max_cudagraph_capture_size,
@@ -43,12 +43,12 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
 
     Where max_model_len is to be whatever fits (-1), one token is all that must.
     """
-    rows, block = _known(config, "max_num_seqs"), _known(config, "block_size")
-    length = _known(config, "max_model_len")
+    rows, block = settled(config, "max_num_seqs"), settled(config, "block_size")
+    length = settled(config, "max_model_len")
     longest = length if length > 0 else shape.max_position_embeddings
     on_cpu = kind == "cpu"
     return MemorySettings(
-        max_num_batched_tokens=_known(config, "max_num_batched_tokens"),
+        max_num_batched_tokens=settled(config, "max_num_batched_tokens"),
         max_num_seqs=rows,
         max_model_len=max(1, length),
         block_size=block,
@@ -65,7 +65,8 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     )
 
 
-def _known(config: ServeConfig, name: str) -> int:
+def settled(config: ServeConfig, name: str) -> int:
+    """A knob that resolving settles. Raises ConfigError where it is open."""
     value: int | None = getattr(config, name)
     if value is None:
         raise ConfigError(f"{name} is not known, and memory depends on it: give it a number")

@@ -218,18 +218,7 @@ def prepare(
     )
     rule = engine.memory_rule(hardware)
     budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
-    capacity = Capacity(
-        max(1, budget.num_blocks),
-        settings.block_size,
-        settings.max_model_len if resolved.config.max_model_len != -1 else _longest(budget, shape),
-        settings.max_num_seqs,
-        shape.vocab_size,
-    )
     _require_release(engine)
-    params = scheduler_params(resolved.config, capacity)
-    margin = watermark(engine)
-    if margin is not None:
-        params = replace(params, watermark=margin)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
     cost = step_cost(resolved.values, hardware, shape, max(captured, default=0), assumptions, copies)
@@ -243,7 +232,7 @@ def prepare(
         settings=settings,
         budget=budget,
         cost=cost,
-        params=params,
+        params=_scheduler_params(resolved.config, engine, shape, settings, budget),
         targets=targets,
         assumptions=tuple(assumptions),
         unseen_bytes=unseen_bytes,
@@ -260,6 +249,21 @@ def _memory_settings(
         enable_expert_parallel=bool(config.enable_expert_parallel),
         other_bytes=0 if engine.name == "vllm" else settings.other_bytes,
     )
+
+
+def _scheduler_params(
+    config: ServeConfig, engine: EngineKind, shape: ModelShape, settings: MemorySettings, budget: MemoryBudget
+) -> SchedulerParams:
+    """The scheduler's limits on a device that holds what the budget says."""
+    capacity = Capacity(
+        max(1, budget.num_blocks),
+        settings.block_size,
+        settings.max_model_len if config.max_model_len != -1 else _longest(budget, shape),
+        settings.max_num_seqs,
+        shape.vocab_size,
+    )
+    params, margin = scheduler_params(config, capacity), watermark(engine)
+    return params if margin is None else replace(params, watermark=margin)
 
 
 def _require_release(engine: EngineKind) -> None:
