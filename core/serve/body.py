@@ -19,25 +19,56 @@ T = TypeVar("T", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$(?:\.?)([^`]*)`$")
 _MAX_NAMES = 8
 _MAX_TOLD = 256
+_MAX_BYTES_SEARCHED = 1 << 20  # names are looked for in no larger body
 BODY_TIMEOUT_S = 60.0  # a client that sends a byte now and then must not hold a connection for ever
+# Decoding cannot be interrupted and holds up every stream: bodies of these sizes take it some 60 ms.
+MAX_VALUES = 1 << 20  # as many token ids as anybody sends
+MAX_MEMBERS = 1 << 17  # lists, objects and their keys, which cost ten times as much
 log = structlog.get_logger()
 _told: set[str] = set()
 
 
+class JsonSize:
+    """Counts the values and members of a JSON text while it arrives; what is no JSON counts as something."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self.members = 0
+        self._in_string = False
+        self._escape = b""  # a backslash whose other half is to come
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next piece. Raises HttpFault 413 once there are too many."""
+        piece = self._escape + piece
+        self._escape = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        piece = piece[: len(piece) - len(self._escape)]
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._in_string :: 2])
+        self._in_string ^= len(parts) % 2 == 0
+        self.values += outside.count(b",")
+        self.members += outside.count(b"[") + outside.count(b"{") + outside.count(b":")
+        if self.values > MAX_VALUES or self.members > MAX_MEMBERS:
+            raise HttpFault(413, f"the body has more than {MAX_VALUES} values or {MAX_MEMBERS} members")
+
+
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. Raises HttpFault 413 as soon as it exceeds `max_bytes`, 408 if it takes too long."""
+    """The whole body. Raises HttpFault 413 as soon as it is too large or has too many parts, 408 if it takes
+    too long.
+    """
     too_large = HttpFault(413, f"the request body is larger than {max_bytes} bytes (max_body_bytes)")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise too_large
     chunks: list[bytes] = []
     size = 0
+    parts = JsonSize()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
                     raise too_large
+                parts.feed(chunk)
                 chunks.append(chunk)
     except TimeoutError:
         raise HttpFault(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
@@ -53,7 +84,8 @@ async def read_struct(request: Request, kind: type[T], max_bytes: int) -> T:
         raise HttpFault(415, "the body must be JSON: send Content-Type: application/json")
     body = await read_body(request, max_bytes)
     decoded = decode(body, kind)
-    _tell_unknown(unknown_fields(body, kind))
+    if len(body) <= _MAX_BYTES_SEARCHED:
+        _tell_unknown(unknown_fields(body, kind))
     return decoded
 
 

@@ -72,7 +72,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         body=body,
         id=reply_id,
         model=model,
-        generation=service.start(reply_id, body, [prompt], [want]),
+        generation=await service.start(reply_id, body, [prompt], [want]),
         wanted=want,
         names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
         created=int(time.time()),

@@ -68,7 +68,7 @@ async def completions(service: Service, request: Request) -> Response:
         body=body,
         id=reply_id,
         model=model,
-        generation=service.start(reply_id, body, prompts, want),
+        generation=await service.start(reply_id, body, prompts, want),
         wanted=want,
         echoes=echoes,
         names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),

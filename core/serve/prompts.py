@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from ..errors import RequestError
 from .tools import check_tools, require_readable, with_arguments_parsed
@@ -16,7 +17,7 @@ R = TypeVar("R")
 
 MAX_PROMPTS = 256
 # Longer texts are tokenised in a thread (tokenizers releases the GIL), so that streams keep flowing.
-_INLINE_CHARS = 8192
+_INLINE_SIZE = 8192
 _MESSAGE_CHARS = 64  # what the template adds around a message
 _TEXT_PARTS = frozenset({"text", "input_text", "refusal"})
 
@@ -47,9 +48,9 @@ class Limits(Protocol):
     def max_prompt_chars(self) -> int | None: ...
 
 
-async def off_loop(chars: int, work: Callable[[], R]) -> R:
-    """Runs `work` here if it is small, else in a thread."""
-    return work() if chars <= _INLINE_CHARS else await asyncio.to_thread(work)
+async def off_loop(size: int, work: Callable[[], R]) -> R:
+    """Runs `work` on so many characters or token ids here if they are few, else in a thread."""
+    return work() if size <= _INLINE_SIZE else await asyncio.to_thread(work)
 
 
 async def completion_prompts(
@@ -58,14 +59,33 @@ async def completion_prompts(
     """Token ids of each prompt. Raises RequestError for mixed forms, foreign ids, nothing, or too much."""
     if prompt is None:
         raise RequestError("a prompt is required", "prompt")
-    texts_or_ids = _as_items(prompt)
-    if len(texts_or_ids) > MAX_PROMPTS:
-        raise RequestError(f"{len(texts_or_ids)} prompts were given; at most {MAX_PROMPTS}", "prompt")
-    ids = [item for item in texts_or_ids if not isinstance(item, str)]
-    for item in ids:
-        check_ids(item, limits.vocab_size, "prompt")
-    texts = [item for item in texts_or_ids if isinstance(item, str)]
+
+    def sort_out() -> tuple[list[list[int]], list[str]]:
+        items = _as_items(prompt)
+        if len(items) > MAX_PROMPTS:
+            raise RequestError(f"{len(items)} prompts were given; at most {MAX_PROMPTS}", "prompt")
+        ids = [item for item in items if not isinstance(item, str)]
+        for item in ids:
+            check_ids(item, limits.vocab_size, "prompt")
+        return ids, [item for item in items if isinstance(item, str)]
+
+    ids, texts = await off_loop(_num_ids(prompt), sort_out)
     return ids or await _encode_texts(tokenizer, limits, texts, add_special_tokens)
+
+
+def _num_ids(prompt: Prompt) -> int:
+    if isinstance(prompt, str):
+        return 0
+    return len(prompt) + sum(len(item) for item in prompt[:MAX_PROMPTS] if isinstance(item, list))
+
+
+async def packed(prompts: Sequence[Sequence[int]]) -> list[bytes]:
+    """Each prompt as little-endian int32, the form in which it goes to the engine."""
+
+    def pack() -> list[bytes]:
+        return [np.asarray(prompt, dtype="<i4").tobytes() for prompt in prompts]
+
+    return await off_loop(sum(map(len, prompts)), pack)
 
 
 async def encode_text(tokenizer: Tokenizer, limits: Limits, text: str, add_special_tokens: bool) -> list[int]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-import numpy as np
 import structlog
 
 from ..config import ServeConfig
@@ -20,7 +19,7 @@ from .faults import HttpFault
 from .generation import Generation, Sequence
 from .metrics import Metrics
 from .params import SamplingDefaults, Wanted
-from .prompts import Tokenizer
+from .prompts import Tokenizer, packed
 from .replies import CachedDetails, Usage
 from .wire import SamplingFields
 
@@ -78,7 +77,7 @@ class Service:
         if silence_s > HUNG_S:
             raise HttpFault(503, f"the engine has requests and has said nothing for {silence_s:.0f} s")
 
-    def start(
+    async def start(
         self, reply_id: str, body: SamplingFields, prompts: Seq[list[int]], wanted: Seq[Wanted]
     ) -> Generation:
         """Submits `n` sequences for each prompt. Raises RequestError, QueueFull or EngineDead."""
@@ -87,16 +86,17 @@ class Service:
             raise RequestError(
                 f"{len(prompts)} prompts times n = {n} is more than {MAX_SEQUENCES} sequences", "n"
             )
+        packed_prompts = await packed(prompts)
         name = self.client.unique_name(reply_id)
         sequences: list[Sequence] = []
         requests: list[AddRequest] = []
-        for prompt, want in zip(prompts, wanted, strict=True):
+        for prompt, ids, want in zip(prompts, packed_prompts, wanted, strict=True):
             first = len(sequences)
             for choice in range(n):
                 sequence = self._sequence(name, len(sequences), prompt, want, body)
                 fork_of = sequences[first].id if choice else None
                 sequences.append(sequence)
-                requests.append(_message(sequence, want.for_choice(choice), body, fork_of))
+                requests.append(_message(sequence.id, ids, want.for_choice(choice), body, fork_of))
         generation = Generation(reply_id, sequences)
         self.client.submit(generation, requests)
         self.metrics.observe_arrival(n, wanted[0].params.max_tokens, len(sequences))
@@ -125,13 +125,13 @@ class Service:
 
 
 def _message(
-    sequence: Sequence, params: SamplingParams, body: SamplingFields, fork_of: str | None
+    name: str, prompt: bytes, params: SamplingParams, body: SamplingFields, fork_of: str | None
 ) -> AddRequest:
     salt = body.cache_salt
     return AddRequest(
         handle=0,  # given by the client
-        id=sequence.id,
-        prompt=np.asarray(sequence.prompt, dtype="<i4").tobytes(),
+        id=name,
+        prompt=prompt,
         params=params,
         priority=body.priority or 0,
         tenant=body.tenant or "",

@@ -54,7 +54,7 @@ def alive_afterwards(server: Running) -> Iterator[None]:
         b'{"prompt": "\\ud800"}',
         b"\x00\x01\x02",
         b"[" * 100_000,
-        b'{"guided_json":' + b'{"a":' * 100_000,
+        b'{"guided_json":' + b'{"a":' * 50_000,
         b'{"messages":[{"role":"user","tool_calls":' + b"[" * 100_000,
         b'{"prompt": "x"} trailing',
     ],
