@@ -357,7 +357,8 @@ def replay(file: str) -> None:
     said = f"{played.steps:,} steps of {played.requests:,} requests"
     if played.first_difference is not None:
         raise click.ClickException(f"{said}: step {played.first_difference} is planned otherwise now")
-    click.echo(f"{said}: every plan is the same")
+    end = "; the recording was cut short there" if played.cut_short else ""
+    click.echo(f"{said}: every plan is the same{end}")
 
 
 @contextmanager

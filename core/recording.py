@@ -2,7 +2,8 @@
 
 Never content: a block of tokens stands as a number, hashed with a key that is thrown away. Each line is a
 JSON object. `request` lines (one a finished request) are a workload that bench and simulate read; the others
-let `replay` drive a scheduler through the same calls and compare its plans.
+let `replay` drive a scheduler through the same calls and compare its plans. A file that was cut short, by a
+killed server, is good up to there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .schedule.scheduler import Scheduler
 VERSION = 1
 log = structlog.get_logger()
 _END = -1  # the token that ends a replayed sequence; no block holds it
+_TORN = {"type": "torn"}  # stands for a last line without its end
 
 
 def plan_digest(plan: StepPlan) -> str:
@@ -67,6 +69,7 @@ class Recorder:
         except OSError as error:
             raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error
         self._key = secrets.token_bytes(16)
+        self._told: dict[Request, int] = {}  # of the living: blocks whose hashes were written
         self._encode = msgspec.json.Encoder().encode
         self._write(
             type="recording",
@@ -77,6 +80,7 @@ class Recorder:
         )
 
     def added(self, request: Request, now_s: float) -> None:
+        self._told[request] = 0
         self._write(
             type="add",
             seq=request.seq,
@@ -101,6 +105,7 @@ class Recorder:
             self._write(type="idle", now_s=now_s)
         else:
             self._write(type="step", step=plan.step, now_s=now_s, digest=plan_digest(plan))
+        self._tell_blocks()
         for request in rejected:
             self._finished(request)
 
@@ -136,7 +141,16 @@ class Recorder:
             except OSError as error:
                 self._tell(error)
 
+    def _tell_blocks(self) -> None:
+        """Blocks that requests have filled since the last plan: whoever never ends has no line of its own."""
+        for request, told in self._told.items():
+            if len(request.hashes) > told:
+                numbers = [self._number(key) for key in request.hashes[told:]]
+                self._write(type="blocks", seq=request.seq, hash_ids=numbers)
+                self._told[request] = len(request.hashes)
+
     def _finished(self, request: Request) -> None:
+        self._told.pop(request, None)
         self._write(
             type="request",
             seq=request.seq,
@@ -175,11 +189,13 @@ class Replay:
     steps: int
     requests: int
     first_difference: int | None
+    cut_short: bool  # it ends in the middle of a line, or before its requests do
 
 
 def replay(path: str | Path) -> Replay:
-    """Drives a fresh scheduler through a recording and compares every plan. Raises EvidenceError for a file
-    that is no recording or is damaged.
+    """Drives a fresh scheduler through a recording, as far as it goes, and compares every plan.
+
+    Raises EvidenceError for a file that is no recording or is damaged.
     """
     lines = list(_read(Path(path)))
     try:
@@ -198,6 +214,9 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                 try:
                     yield decode(line)
                 except msgspec.DecodeError as error:
+                    if not line.endswith(b"\n"):
+                        yield _TORN
+                        return
                     raise EvidenceError(f"{path}:{number}: not a JSON line: {error}") from error
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error}") from error
@@ -215,7 +234,13 @@ class _Player:
         self._scheduler = Scheduler(params, load_policy(lines[0]["policy"]).build())
         self._block_size = params.block_size
         self._lines = lines[1:]
-        self._blocks = {line["seq"]: line["hash_ids"] for line in lines if line["type"] == "request"}
+        self._blocks: dict[int, list[int]] = {}
+        for line in self._lines:
+            if line["type"] == "blocks":
+                self._blocks.setdefault(line["seq"], []).extend(line["hash_ids"])
+        ended = {line["seq"]: line["hash_ids"] for line in self._lines if line["type"] == "request"}
+        self._blocks.update(ended)
+        self._num_ended = len(ended)
         self._requests: dict[int, Request] = {}
         self._by_id: dict[str, Request] = {}
         self._in_flight: deque[StepPlan] = deque()
@@ -250,7 +275,8 @@ class _Player:
                     start_over(self._scheduler, line["now_s"], line["limit"], _why(line))
                 case "limit":
                     self._scheduler.token_limit = line["limit"]
-        return Replay(self._steps, len(self._requests), difference)
+        cut_short = self._lines[-1:] == [_TORN] or self._num_ended < len(self._requests)
+        return Replay(self._steps, len(self._requests), difference, cut_short)
 
     def _add(self, line: dict[str, Any]) -> None:
         seq, length = line["seq"], line["input_tokens"]

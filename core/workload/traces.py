@@ -122,6 +122,8 @@ def _json_lines(path: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except ValueError as error:
+            if number > 1 and not line.endswith("\n"):
+                return  # cut short while it was written
             raise EvidenceError(f"{path}:{number}: not a JSON line: {error}") from error
         if not isinstance(record, dict):
             raise EvidenceError(f"{path}:{number}: a JSON object is needed")

@@ -228,6 +228,24 @@ def test_a_recording_replays_to_the_same_plans(tmp_path: Path, policy: str, over
         assert engine.scheduler.kv.prefix.hits > 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_recording_cut_short_replays_as_far_as_it_goes(tmp_path: Path, overlap: bool) -> None:
+    """Wherever it is cut: prefixes of requests that never ended are known all the same."""
+    path = tmp_path / "run.jsonl"
+    engine = record_some(path, "continuous-chunked", seed=9, overlap=overlap)
+    whole = path.read_bytes()
+    assert not replay(path).cut_short
+    steps: list[int] = []
+    for cut in range(len(whole) // 12, len(whole), len(whole) // 12):
+        path.write_bytes(whole[:cut])
+        again = replay(path)
+        assert again.first_difference is None
+        assert again.cut_short
+        steps.append(again.steps)
+    assert 0 < steps[0] < steps[-1] <= engine.scheduler.step
+    assert steps == sorted(steps)
+
+
 def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record_some(path, "continuous-chunked", seed=6)

@@ -68,6 +68,8 @@ def test_the_requests_of_a_recording_are_a_workload(tmp_path: Path) -> None:
     rows = list(load_workload(tmp_path / "r.jsonl").requests())
     assert [[segment.tokens for segment in row.segments] for row in rows] == [[16, 4], [16, 16, 8]]
     assert rows[0].segments[0] == rows[1].segments[0]
+    torn = write(tmp_path, "torn.jsonl", text + request_line(2.0, 5, 5, [])[:-4])  # by a killed server
+    assert read_trace(torn).rows == trace.rows
 
 
 def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -> None:
