@@ -128,7 +128,7 @@ def check_flags(
             results, failed = remaining if write else results, failed or refused
     except CamshaftError as error:
         raise Refusal(str(error)) from None
-    if not fix and not diff_only:
+    if not fix and not diff_only and (found or form != "text"):
         from ..diagnostics.compat.render import render
 
         text = render(form, results)

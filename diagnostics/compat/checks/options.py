@@ -42,11 +42,11 @@ def option_findings(context: Context) -> Iterator[Finding]:
     yield from stray_words(context)
     seen: set[str] = set()
     for use in context.parsed.uses:
-        if use.flag.deprecated and use.flag.name not in seen:
-            seen.add(use.flag.name)
-            yield _deprecated(context, use)
         if context.configuration.usage != "api_server" and not use.flag.sets_engine:
             yield _server_only(context, use)
+        elif use.flag.deprecated and use.flag.name not in seen:
+            seen.add(use.flag.name)
+            yield _deprecated(context, use)
         if use.abbreviated:
             yield _formerly(context, use.spelled, use.option, use.values) or _abbreviated(context, use)
         yield from value_gone(context, use)
@@ -246,7 +246,25 @@ def _deprecated(context: Context, use: Use) -> Finding:
 
 
 def _server_only(context: Context, use: Use) -> Finding:
-    """An option of the HTTP server, given to the engine as a keyword."""
+    """An option of the HTTP server, given to the engine as a keyword that it does not take, or no longer takes."""
+    name = use.flag.name
+    gone = context.options.leaves_engine(name, context.target)
+    if gone is not None:
+        change = context.changes.options.get(name)
+        why = f": {change.why}" if change else ""
+        fix, edits = remedy(context, change, use) if change else ("Delete it.", (Edit("unset", name),))
+        return Finding(
+            code="FL-02",
+            severity="error",
+            change="removed",
+            message=f"The engine's classes take {use.flag.dest} no more from {gone} on{why}.",
+            place=use.option.place,
+            flags=(name,),
+            fix=fix,
+            evidence=f"{context.target} {use.flag.evidence}: an option of the server alone",
+            stops=True,
+            edits=edits,
+        )
     return Finding(
         code="FL-01",
         severity="error",

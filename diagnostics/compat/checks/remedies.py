@@ -79,7 +79,9 @@ def merged_values(context: Context, into: str) -> dict[str, Any]:
     """The JSON value of `into` that all the given options that moved there amount to, with what it already holds."""
     merged: dict[str, Any] = {}
     given = context.values.get(into.lstrip("-").replace("-", "_"))
-    members: list[Misuse | Use] = [m for m in context.parsed.misuses if m.kind == "unknown"]
+    members: list[Misuse | Use] = [
+        m for m in context.parsed.misuses if m.kind in ("unknown", "missing_value")
+    ]
     members += list(context.parsed.uses)
     for member in members:
         name = member.flag.name if member.flag else context.options.name(head(member.spelled))

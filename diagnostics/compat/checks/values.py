@@ -13,10 +13,10 @@ from ..parsing.arguments import Argument
 from ..parsing.conversion import LEVELS
 from ..parsing.parser import Misuse, Use
 from ..releases.table import Flag
-from ..releases.versions import Version
+from ..releases.versions import Version, parse
 from .context import Context
 from .findings import Edit, Finding
-from .remedies import quoted
+from .remedies import quoted, remedy
 
 
 def refused(context: Context, misuse: Misuse) -> Finding:
@@ -35,11 +35,14 @@ def refused(context: Context, misuse: Misuse) -> Finding:
             **common,
         )
     if misuse.kind == "missing_value" or flag is None:
+        going = context.changes.options.get(name) if flag is not None and flag.deprecated else None
+        fix, edits = remedy(context, going, misuse) if going else (f"{name} VALUE", ())
         return Finding(
             code="FL-11",
             change="value_syntax",
             message=f"{name} needs a value at {context.target} and has none.",
-            fix=f"{name} VALUE",
+            fix=fix,
+            edits=edits,
             **common,
         )
     if misuse.kind == "explicit_value":
@@ -136,13 +139,22 @@ def choice_history(gone: Version | None, comes: Version | None) -> str:
     return f" (it exists from {comes} on)" if comes is not None else ""
 
 
+def arrival(context: Context, option: str, value: str) -> Version | None:
+    """The first release after the target that knows a name which some options take (`releases.names`)."""
+    from ..releases.names import names
+
+    lives = names(context.engine).get(option, {}).get(value, [])
+    return next((parse(since) for since, _ in lives if parse(since) > context.target), None)
+
+
 def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, Any]) -> Finding:
     flag = misuse.flag
     assert flag is not None  # only a known option has choices
     choices = [str(choice) for choice in flag.choices or []]
     near = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
     listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
-    since = choice_history(*context.options.choice_span(flag.name, given, context.target))
+    gone, comes = context.options.choice_span(flag.name, given, context.target)
+    since = choice_history(gone, comes or arrival(context, flag.name, given))
     return Finding(
         code="FL-09",
         change="choice",
@@ -244,30 +256,46 @@ def _model_words(context: Context) -> int:
 
 def stray_words(context: Context) -> Iterator[Finding]:
     """Words that belong to no option; the first one of `vllm serve` is the model."""
-    words = context.parsed.positionals[_model_words(context) :]
+    models = _model_words(context)
+    commented: int | None = None
     typographic = False
-    for word in words:
-        if word.opaque or (typographic and not word.text.startswith(DASHES)):
+    for word in context.parsed.positionals:
+        if models and not word.text.startswith(("-", " ", "\t", *DASHES)) and word.text:
+            models -= 1
+            continue
+        if word.opaque or word.place.line == commented:
+            continue
+        if typographic and not word.text.startswith(DASHES):
             continue
         typographic = word.text.startswith(DASHES)
         if typographic:
             yield _dash(context, word)
-            continue
-        blank = not word.text.strip()
-        if word.text.startswith("-") and " " in word.text:
+        elif word.text.startswith("-") and " " in word.text:
             yield _two_in_one(context, word)
-            continue
-        yield Finding(
-            code="FL-14",
-            severity="error",
-            change="value_syntax",
-            message="A blank follows the backslash at the end of the line, so the command ends there."
-            if blank
-            else f"{word.text!r} belongs to no option; the parser of {context.target} refuses it.",
-            place=word.place,
-            fix="Delete the blank after the backslash."
-            if blank
-            else "Delete it, or quote it together with the value it belongs to.",
-            evidence=f"{context.target} flag table",
-            stops=True,
-        )
+        else:
+            if word.text.lstrip().startswith("#") and word.text[0].isspace():
+                commented = word.place.line
+            yield _stray(context, word, commented is not None)
+
+
+def _stray(context: Context, word: Argument, comment: bool) -> Finding:
+    """A word that no option takes; a comment or a blank behind a line's backslash is the usual reason."""
+    if comment:
+        message = "A comment follows the backslash, so the command ends there and the comment's words are arguments."
+        fix = "Put the comment on a line of its own, in front of the command."
+    elif not word.text.strip():
+        message = "A blank follows the backslash at the end of the line, so the command ends there."
+        fix = "Delete the blank after the backslash."
+    else:
+        message = f"{word.text!r} belongs to no option; the parser of {context.target} refuses it."
+        fix = "Delete it, or quote it together with the value it belongs to."
+    return Finding(
+        code="FL-14",
+        severity="error",
+        change="value_syntax",
+        message=message,
+        place=word.place,
+        fix=fix,
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )

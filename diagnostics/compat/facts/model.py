@@ -122,11 +122,37 @@ def _quantization(facts: dict[str, Any], whole: bool) -> None:
         facts["quantization"] = str(config["quant_method"]).lower()
     if whole:
         facts.setdefault("quantization", None)
+    scheme = _weight_scheme(config) if isinstance(config, Mapping) else None
+    if scheme is not None:
+        facts.setdefault("weight_scheme", scheme)
     block = config.get("weight_block_size") if isinstance(config, Mapping) else None
     if isinstance(block, list) and block and facts.get("quantization") == "fp8":
         facts.setdefault("fp8_block", block[0])
     elif whole:
         facts.setdefault("fp8_block", None)
+
+
+def _weight_scheme(config: Mapping[str, Any]) -> str | None:
+    """What compressed-tensors makes of its `config_groups`, where all agree: `wna16`, `int8`, `fp8` or `fp4`."""
+    groups = config.get("config_groups")
+    parts = (
+        [group for group in groups.values() if isinstance(group, Mapping)]
+        if isinstance(groups, Mapping)
+        else []
+    )
+    schemes = set()
+    for group in parts:
+        weights = group.get("weights")
+        kind, bits = (
+            (weights.get("type"), weights.get("num_bits")) if isinstance(weights, Mapping) else (None, None)
+        )
+        if kind == "float":
+            schemes.add({8: "fp8", 4: "fp4"}.get(bits) if isinstance(bits, int) else None)
+        elif kind == "int":
+            schemes.add("int8" if group.get("input_activations") else "wna16")
+        else:
+            schemes.add(None)
+    return schemes.pop() if len(schemes) == 1 else None
 
 
 def _dtype(facts: dict[str, Any]) -> None:

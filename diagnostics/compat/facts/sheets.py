@@ -34,7 +34,8 @@ _FORMAT = re.compile(
     r"[-_](fp8|awq|gptq|int4|int8|w4a16|w8a8|w8a16|nvfp4|fp4|mxfp4)([-_](dynamic|block|int[48]))?$"
 )
 # Publishers whose "-FP8" checkpoints are scaled by blocks of 128 x 128 (`weight_block_size` of their config.json).
-_BLOCK_FP8 = ("qwen/", "deepseek-ai/", "zai-org/", "minimaxai/", "moonshotai/")
+# GLM-4.5 to 4.7 are not among them: their FP8 checkpoints are compressed-tensors, scaled by channel.
+_BLOCK_FP8 = ("qwen/", "deepseek-ai/", "zai-org/glm-5", "minimaxai/", "moonshotai/")
 _BLOCK = [128, 128]
 
 

@@ -225,7 +225,10 @@ class CommandReader:
             if depth < 3 and holds_server(word.text):
                 inner = CommandReader(self.source, self.label, list(env.values()))
                 inner.shell.variables |= self.shell.variables
-                self.found += inner.read(word_characters(word), depth + 1)
+                found = inner.read(word_characters(word), depth + 1)
+                if found and container and starts_itself(container.image) and not container.entry:
+                    found[0].doubled = words[container.begin]
+                self.found += found
 
     def _add(
         self,

@@ -1,6 +1,12 @@
-"""Settings files: vLLM's flat `--config` YAML, and this engine's own."""
+"""Settings files: vLLM's flat `--config` YAML, this engine's own, and Triton's `model.json`.
+
+Triton's vLLM backend hands `model.json` to vLLM's engine class, key by key, as keyword arguments
+(triton-inference-server/vllm_backend, README.md); vLLM itself takes no JSON file.
+"""
 
 from __future__ import annotations
+
+import re
 
 import yaml
 
@@ -25,6 +31,8 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
         return None
     engine = engine or "vllm"
     configuration = Configuration(tree.source.name, tree.source, engine=engine)
+    if engine == "vllm" and re.search(r"(^|[/\\])model\.json$", tree.source.name):
+        configuration.typed, configuration.usage = True, "engine"
     seen: dict[str, Entry] = {}
     for key, key_node, value in items:
         entry = Entry(str(key), tree.value(value), tree.place(key_node), tree.source, tree.place(value))

@@ -33,12 +33,13 @@ class ManifestReader:
         self.tree = tree
         self.label = label
         self.found: list[tuple[str, Configuration]] = []
-        self._compose = False
+        self._compose = self._complete = False
 
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
         for document in self.tree.documents:
             self._compose = self.tree.get(document, "services") is not None
+            self._complete = self._compose or self.tree.get(document, "apiVersion") is not None
             for mapping, name in self.tree.mappings(document):
                 self._mapping(mapping, name)
         if not self.found:
@@ -140,12 +141,14 @@ class ManifestReader:
                 words += self._words(nodes[key], env)
         entry = find_entry(words)
         replaces = "entrypoint" in nodes or ("command" in nodes and not self._compose)
+        # Charts put a command of their own in front of `args`; what these kinds say is all there is.
+        doubles = not replaces and starts_itself(image) and self._complete
         if entry is not None:
             begin, engine, point = entry
             found = self._configuration(words[begin:], env, image, engine, point)
             if point == "api_server":
                 found.module = words[begin - 1]
-            if begin == 2 and not replaces and starts_itself(image):
+            if doubles or (begin == 2 and not replaces and starts_itself(image)):
                 found.doubled = words[0]
             return found
         nested = next((word for word in words if holds_server(word.text)), None)
@@ -154,6 +157,8 @@ class ManifestReader:
             found = reader.read(align(nested.text, self.tree.source.text, nested.start, nested.end))
             if found:
                 found[0].image = image
+                if doubles:
+                    found[0].doubled = words[0]
                 return found[0]
         if (
             not replaces
@@ -203,7 +208,7 @@ class ManifestReader:
         """What a manifest calls the server: its model format, runtime, command or name."""
         model_format = nodes.get("modelFormat")
         names = [self.tree.get(model_format, "name")] if model_format is not None else []
-        names += [nodes.get(key) for key in ("name", "runtime", "modelCommand")]
+        names += [nodes.get(key) for key in ("name", "runtime", "modelCommand", "engine")]
         return [str(node.value) for node in names if isinstance(node, yaml.ScalarNode)]
 
     def _configuration(

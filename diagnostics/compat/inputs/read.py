@@ -25,7 +25,8 @@ def read_command(text: str) -> list[Configuration]:
     found = _commands(Source(COMMAND_LINE, text))
     if not found:
         raise UnreadableInput(
-            "the command line starts no server this checker knows; expected one with `vllm serve`, "
+            _other("the command line", text)
+            or "the command line starts no server this checker knows; expected one with `vllm serve`, "
             "`python -m vllm.entrypoints.openai.api_server`, `engine serve`, or `docker run` of a vLLM image"
         )
     return [_with_settings_file(configuration, Path()) for configuration in found]
@@ -69,11 +70,33 @@ def read_text(
         found = _read_either(source, engine)
     if not found:
         raise UnreadableInput(
-            f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
+            _other(name, text)
+            or f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
             "no `engine serve`, no container with a vLLM image"
             + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix == ".py" else "")
         )
     return [_with_settings_file(item, folder or Path()) for item in found]
+
+
+# What people run beside the servers this checker knows: the words, and whose they are.
+OTHERS = (
+    (r"sglang\.launch_server|\bsglang\s+serve\b|\bsglang_router\b", "SGLang's server"),
+    (r"\btrtllm-serve\b|tensorrt_llm\.serve", "TensorRT-LLM's server"),
+    (r"\btext-generation-launcher\b", "Text Generation Inference"),
+    (r"\blmdeploy\s+serve\b", "LMDeploy's server"),
+    (r"\bllama-server\b|llama_cpp\.server", "llama.cpp's server"),
+    (r"\bollama\s+(serve|run)\b", "Ollama"),
+    (r"\bvllm\s+bench\b|\bbenchmark_(serving|throughput|latency)\b", "vLLM's benchmark, a client"),
+    (r"\bvllm\s+(run-batch|chat|complete|collect-env|launch)\b", "a command of vLLM other than `vllm serve`"),
+)
+
+
+def _other(name: str, text: str) -> str | None:
+    """How a text is refused that runs something else that people run beside these servers."""
+    found = " and ".join(who for pattern, who in OTHERS if re.search(pattern, text))
+    if not found:
+        return None
+    return f"{name} runs {found}: nothing here knows its options; only servers of vLLM and of this engine are checked"
 
 
 def _is_python(text: str) -> bool:

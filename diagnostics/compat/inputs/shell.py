@@ -16,8 +16,12 @@ from .base import EnvSetting, Source, Word
 # A character of an expanded word, and its offset in the source.
 Char = tuple[str, int]
 OPERATORS = "\n;&|()"
+# What stands before the end of a line that goes on: in a Unix shell, in PowerShell, in a Windows prompt.
+CONTINUATIONS = "\\`^"
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\+?)=")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
+# What documentation writes where a reader is to put a value (`--port <PORT>`); a shell would redirect.
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]{0,60}>")
 BRACED = re.compile(r"(!?)([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!])(\[[^\]]*\])?(?::?([-=+?])(.*))?", re.S)
 
 
@@ -68,7 +72,7 @@ class _Lexer:
     def run(self) -> list[list[RawWord]]:
         while self.at < len(self.chars):
             char = self.peek()
-            if char == "\\" and self.peek(1) in ("\n", "\r"):
+            if char in CONTINUATIONS and self.peek(1) in ("\n", "\r"):
                 self.at += 3 if self.peek(1) == "\r" and self.peek(2) == "\n" else 2
             elif char in " \t\r":
                 self.at += 1
@@ -79,6 +83,8 @@ class _Lexer:
                 self.commands.append([])
                 if char == "\n":
                     self._skip_heredocs()
+            elif char == "<" and self._placeholder(alone=True):
+                self.commands[-1].append(self._word())
             elif char in "<>" or (char.isdigit() and self.peek(1) in ("<", ">")):
                 self._redirection()
             else:
@@ -88,6 +94,14 @@ class _Lexer:
     def _skip_line(self) -> None:
         while self.at < len(self.chars) and self.peek() != "\n":
             self.at += 1
+
+    def _placeholder(self, alone: bool = False) -> int:
+        """How many characters from here on are a placeholder; `alone` asks for a word that is nothing else."""
+        ahead = "".join(c for c, _ in self.chars[self.at : self.at + 64])
+        match = PLACEHOLDER.match(ahead)
+        if match is None or (alone and ahead[match.end() :][:1] not in ("", *" \t\r\n\\;&|:/,")):
+            return 0
+        return match.end()
 
     def _redirection(self) -> None:
         operator = ""
@@ -126,6 +140,11 @@ class _Lexer:
             if char == "(" and ASSIGNMENT.fullmatch(word.literal) and len(word.pieces) == 1:
                 word.array = self._array()
                 break
+            length = self._placeholder() if char == "<" else 0
+            if length:
+                word.pieces.append(Piece("opaque", self.chars[self.at : self.at + length]))
+                self.at += length
+                continue
             if char in " \t\r<>" or char in OPERATORS:
                 break
             self._piece(word, quoted=False)

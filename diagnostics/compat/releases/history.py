@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .table import store
+from .table import is_engine_field, store
 from .versions import Version, parse
 
 Runs = list[tuple[str, dict[str, Any] | None]]
@@ -78,12 +78,27 @@ class Lives:
             listed = (record or {}).get("choices")
             takes = isinstance(listed, list) and value in listed
             at = parse(since)
+            if at > version and record is not None and listed is None:
+                return gone, None  # any word is taken from here on; which ones mean something is not told
             if takes and at > version:
                 return gone, at
             if there and not takes and record is not None and at <= version:
                 gone = at
             there = takes
         return gone, None
+
+    def leaves_engine(self, name: str, version: Version) -> Version | None:
+        """The first release, at or before `version`, in which an option that set the engine is the server's alone."""
+        left: Version | None = None
+        before = False
+        for text, record in self._runs.get(name, []):
+            if record is None or parse(text) > version:
+                break
+            sets = is_engine_field(record.get("field"))
+            if before and not sets:
+                left = parse(text)
+            before = sets
+        return left
 
     def deprecated_since(self, name: str, version: Version) -> Version | None:
         """The first release of the unbroken stretch, ending at `version`, in which `name` is deprecated."""

@@ -66,7 +66,12 @@ class Flag(msgspec.Struct, omit_defaults=True):
     @property
     def sets_engine(self) -> bool:
         """Whether it sets the engine, which takes it as a keyword in Python too; the HTTP server's own are not."""
-        return self.field is not None and "FrontendArgs" not in self.field
+        return is_engine_field(self.field)
+
+
+def is_engine_field(field: str | None) -> bool:
+    """Whether the field behind an option is one of the engine's, not of the HTTP server."""
+    return field is not None and "FrontendArgs" not in field
 
 
 class EnvVar(msgspec.Struct, omit_defaults=True):

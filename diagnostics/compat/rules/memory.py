@@ -60,7 +60,7 @@ def startup_memory(
     names = _FEW if told else _SETTINGS
     values = {name: scope(name) for name in (*names, "device.memory_gib")}
     length = values["max_model_len"]
-    if not told and isinstance(length, Unknown):
+    if isinstance(length, Unknown):
         values["max_model_len"] = 1  # what one request needs stays unknown; what weights leave does not
     missing = frozenset().union(*(v.missing for v in values.values() if isinstance(v, Unknown)))
     if missing:
@@ -69,11 +69,9 @@ def startup_memory(
         return unknown("max_model_len")
     if min(values["tensor_parallel_size"], values["pipeline_parallel_size"]) < 1:
         return unknown("tensor_parallel_size")
-    if told:
-        return _from_facts(values, model)
     options = {name: scope(name) for name in _OPTIONAL}
     try:
-        found = _from_config(version, values, options, config)
+        found = _from_facts(values, model) if told else _from_config(version, values, options, config)
     except CamshaftError:
         return unknown("model.shape")
     return {**found, "request_gib": length} if isinstance(length, Unknown) else found

@@ -12,6 +12,9 @@ from ..facts.unknown import Unknown, unknown
 from . import conditions
 from .records import RuleSet, TermRange, release_key, within
 
+# Values that ask for what is computed when nothing is given.
+_LEFT_OPEN = {"max_model_len": (-1, "auto")}
+
 
 def no_default(name: str) -> Any:
     """The defaults of a parser nobody described: every flag is unset."""
@@ -107,7 +110,7 @@ class Scope:
     def _effective(self, name: str, flag: str, rest: str) -> Any:
         given = self._facts.flags.get(flag)
         value = _descend(given, rest) if rest else given
-        if value is not None:
+        if value is not None and value not in _LEFT_OPEN.get(name, ()):
             return value
         ranges = self._defaults.get(name)
         return self._facts.defaults(name) if ranges is None else self.value_of(ranges)

@@ -25,6 +25,8 @@ def verdict(name: str, target: str) -> Result:
         configurations = read_text(case["settings"], "settings.yaml")
     elif "manifest" in case:
         configurations = read_text(case["manifest"], "manifest.yaml")
+    elif "file" in case:
+        configurations = read_text(case["file"], case["name"])
     elif "script" in case:
         configurations = read_text(case["script"], "serve.py")
     else:

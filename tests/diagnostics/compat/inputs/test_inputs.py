@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,33 @@ def test_a_text_that_expands_without_end_is_refused() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(UnreadableInput):
         read_text("\n".join(lines), "bomb.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "whose"),
+    [
+        ("python3 -m sglang.launch_server --model-path m --tp 2", "SGLang's server"),
+        ("vllm bench serve --model m --endpoint-type vllm", "vLLM's benchmark, a client"),
+        ("vllm run-batch -i in.jsonl -o out.jsonl --model m", "a command of vLLM other than `vllm serve`"),
+        ("trtllm-serve m --tp_size 2", "TensorRT-LLM's server"),
+    ],
+)
+def test_what_other_programs_are_told(command: str, whose: str) -> None:
+    with pytest.raises(
+        UnreadableInput, match=re.escape(f"the command line runs {whose}: nothing here knows its options")
+    ):
+        read_command(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("vllm serve <model> --port <PORT> -tp 2", ["<model>", "--port", "<PORT>", "-tp", "2"]),
+        ("vllm serve m --host=http://<ip>:80", ["m", "--host=http://<ip>:80"]),
+        ("vllm serve m <in.txt >out.txt --port 1", ["m", "--port", "1"]),
+    ],
+)
+def test_placeholders_are_words_nobody_can_know(command: str, words: list[str]) -> None:
+    (configuration,) = read_command(command)
+    assert [word.text for word in configuration.words] == words
+    assert all(word.opaque == ("<" in word.text) for word in configuration.words)

@@ -69,8 +69,8 @@ def test_graphs_are_subtracted_from_0_20_on() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    def missing(model: dict[str, Any], device: str | None) -> set[str]:
-        value = Scope(load("vllm"), "0.18.0", facts("0.18.0", model, device))("memory.kv_gib")
+    def missing(model: dict[str, Any], device: str | None, asked: str = "memory.kv_gib") -> set[str]:
+        value = Scope(load("vllm"), "0.18.0", facts("0.18.0", model, device))(asked)
         return set(value.missing)
 
     assert missing(LLAMA_8B, None) == {"device"}
@@ -78,7 +78,7 @@ def test_what_is_missing_is_named() -> None:
         "model.hidden_size",
         "model.num_hidden_layers",
     }
-    assert missing({"weights_gib": 15.0}, "H100") == {"model.derived_max_model_len"}
+    assert missing({"weights_gib": 15.0}, "H100", "memory.request_gib") == {"model.derived_max_model_len"}
 
 
 def test_an_odd_config_is_unknown_and_no_crash() -> None:
