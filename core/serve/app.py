@@ -156,6 +156,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
         )
 
     @app.get("/v1/models")
+    @app.get("/v1/models/", include_in_schema=False)
     async def models() -> Response:
         return _json(replies.ModelList([card(name) for name in service.model_names]))
 

@@ -16,7 +16,7 @@ from .faults import HttpFault
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_PATH = re.compile(r" - at `\$(?:\.?)([^`]*)`$")
+_PATH = re.compile(r" - at `(?:key` in `)?\$(?:\.?)([^`]*)`$")
 _MAX_NAMES = 8
 _MAX_TOLD = 256
 _MAX_BYTES_SEARCHED = 1 << 20  # names are looked for in no larger body
@@ -82,6 +82,8 @@ async def read_struct(request: Request, kind: type[T], max_bytes: int) -> T:
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         raise HttpFault(415, "the body must be JSON: send Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HttpFault(415, "the body must not be compressed: send no Content-Encoding")
     body = await read_body(request, max_bytes)
     decoded = decode(body, kind)
     if len(body) <= _MAX_BYTES_SEARCHED:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .faults import HttpFault, error_bytes
 
-MAX_HEAD_BYTES = 65536
+MAX_HEAD_BYTES = 65536  # beside what came at one go with its beginning
+MAX_PIPELINED = 32  # requests sent before the last one is answered
 HEAD_TIMEOUT_S = 30.0  # from the first byte (or the connection) to the end of the headers
 LINGER_S = 10.0  # for the rest of a body that was answered before it was complete
 # For a client to take what is sent before more of it is held than a write buffer; nginx's own default, too.
@@ -21,13 +23,17 @@ READ_TIMEOUT_S = 60.0
 # request that is on its way meets a closed door.
 KEEP_ALIVE_S = 75
 
+log = structlog.get_logger()
+
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Answers 400 to a head beyond MAX_HEAD_BYTES and 408 to one that is not complete in HEAD_TIMEOUT_S; closes.
 
-    A client that does not read its answer for READ_TIMEOUT_S is cut off, which ends the work for it.
+    A client that does not read its answer for READ_TIMEOUT_S, asks more than MAX_PIPELINED requests at once or
+    sends what is no HTTP while it is answered is cut off, which ends the work for it.
     """
 
+    _answering: RequestResponseCycle | None = None  # `cycle` is the latest one, which may wait behind it
     _in_head = False  # some of a head has come
     _head_bytes = 0
     _in_message = False  # headers or body are not complete
@@ -41,24 +47,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         self._taken()
+        self._abandon()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(READ_TIMEOUT_S, self.transport.abort)
+        self._unread = self.loop.call_later(READ_TIMEOUT_S, self._cut_off)
 
     def resume_writing(self) -> None:
         self._taken()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The request's headers are too long.")
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("the request's headers are too long")
         if self._deadline is None and self._waits_for_head():
             self._arm(HEAD_TIMEOUT_S)  # empty lines before a request are bytes, too
 
@@ -69,7 +76,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._disarm()
+        at_once = self._waits_for_head()
         super().on_headers_complete()
+        if at_once:
+            self._answering = self.cycle
+        elif len(self.pipeline) > MAX_PIPELINED:
+            self._cut_off()
+        else:
+            self.flow.resume_reading()  # or nobody would notice that the client has gone
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -78,15 +92,46 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._disarm()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]  # is begun now
         super().on_response_complete()
         if self._in_message and not self._in_head and self._waits_for_head():
             self._arm(LINGER_S)  # an early answer; the client is let finish, so that it reads it
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # closing would wait for a client that does not read
+            self._cut_off()  # closing would wait for a client that does not read
         else:
             super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        """Ends a connection that speaks no HTTP; says so unless that would land in the middle of an answer."""
+        log.info("refused what is no HTTP", why=msg, client=":".join(map(str, self.client or "-")))
+        if self._answering is not None and self._answering.response_started and not self._waits_for_head():
+            self._cut_off()
+        else:
+            self._abandon()
+            self._refuse(HttpFault(400, msg), b"400 Bad Request")
+
+    def _refuse(self, fault: HttpFault, status: bytes) -> None:
+        body = error_bytes(fault)
+        head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (
+            status,
+            len(body),
+        )
+        self.transport.write(head + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+    def _cut_off(self) -> None:
+        self._abandon()
+        self.transport.abort()
+
+    def _abandon(self) -> None:
+        """Lets what is being answered know that nobody reads it, and what waits behind it never begin."""
+        self.pipeline.clear()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     def _taken(self) -> None:
         if self._unread is not None:
@@ -111,7 +156,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_head:
-            body = error_bytes(HttpFault(408, f"the headers were not complete within {HEAD_TIMEOUT_S:g} s"))
-            head = f"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-            self.transport.write(head.encode() + b"\r\nconnection: close\r\n\r\n" + body)
-        self.transport.close()
+            why = f"the headers were not complete within {HEAD_TIMEOUT_S:g} s"
+            self._refuse(HttpFault(408, why), b"408 Request Timeout")
+        else:
+            self.transport.close()

@@ -178,6 +178,7 @@ class Server:
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 log_config=None,
+                log_level="error",  # what clients do wrong, we tell ourselves
                 access_log=False,
                 server_header=False,
                 backlog=_BACKLOG,

@@ -121,6 +121,7 @@ def test_random_fields(server: Running, fields: dict[str, Any]) -> None:
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logprobs": 21}, "logprobs"),
         ({"stop": ""}, "stop"),
         ({"stop": ["x" * 2000]}, "stop[0]"),

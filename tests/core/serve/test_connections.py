@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from serve_support import Running, eventually
 
 COMPLETIONS = "/v1/completions"
+ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
+LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +28,24 @@ def connection(server: Running) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as line:
         line.settimeout(60)
         yield line
+
+
+def post(body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+def all_of(line: socket.socket) -> bytes:
+    """What the other side says until it closes."""
+    said = b""
+    while piece := line.recv(65536):
+        said += piece
+    return said
+
+
+def generated(server: Running) -> int:
+    return server.get("/debug/stats").json()["generation_tokens"]
 
 
 def trickle(line: socket.socket, drop: bytes) -> bytes:
@@ -140,3 +162,82 @@ def test_a_client_that_does_not_read_is_cut_off(server: Running, monkeypatch: py
         said = trickle(line, b"")
     assert said.startswith(b"HTTP/1.1 200")
     assert b"[DONE]" not in said
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}])
+def test_requests_that_do_not_wait_for_answers(server: Running, fields: dict[str, Any]) -> None:
+    with connection(server) as line:
+        line.sendall(post({"prompt": "ok", "temperature": 0, **fields}) * 5 + LAST)
+        said = all_of(line)
+    assert said.count(b"HTTP/1.1 200 OK") == 6
+    assert said.count(b"[DONE]") == (5 if fields else 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}])
+def test_who_leaves_is_noticed_with_requests_still_waiting(server: Running, fields: dict[str, Any]) -> None:
+    """The one that is answered ends at once; those behind it never begin."""
+    before = generated(server)
+    with connection(server) as line:
+        line.sendall(post({**ENDLESS, **fields}) * 20)
+        eventually(lambda: server.get("/load").json() == {"server_load": 1})
+    eventually(lambda: server.get("/load").json() == {"server_load": 0})
+    assert generated(server) - before < 250
+
+
+def test_a_flood_of_requests_is_cut_off(server: Running) -> None:
+    with connection(server) as line, contextlib.suppress(ConnectionError):
+        line.sendall(post(ENDLESS) + LAST.replace(b"Connection: close\r\n", b"") * 1000)
+        assert all_of(line) == b""
+    eventually(lambda: server.get("/load").json() == {"server_load": 0})
+
+
+def test_a_long_body_says_nothing_of_the_next_head(server: Running) -> None:
+    """The beginning of a head that came together with another request."""
+    with connection(server) as line:
+        line.sendall(post({"prompt": "ok", "temperature": 0, "user": "u" * 100_000}) + LAST[:20])
+        said = line.recv(65536)
+        line.sendall(LAST[20:])
+        said += all_of(line)
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_what_is_no_http(server: Running) -> None:
+    for garbage in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/3.7\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ):
+        with connection(server) as line:
+            line.sendall(garbage)
+            head, _, body = all_of(line).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert json.loads(body)["error"]["type"] == "BadRequestError"
+
+
+def test_a_broken_chunk_is_400(server: Running) -> None:
+    with connection(server) as line:
+        line.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        eventually(lambda: server.get("/health").status_code == 200)
+        line.sendall(b"zz\r\n")
+        assert all_of(line).startswith(b"HTTP/1.1 400")
+
+
+def test_garbage_behind_a_stream_ends_it(server: Running) -> None:
+    with connection(server) as line:
+        line.sendall(post({**ENDLESS, "stream": True}))
+        said = line.recv(65536)
+        line.sendall(b"\x00\x01garbage\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            said += all_of(line)
+    assert said.count(b"HTTP/1.1") == 1
+    eventually(lambda: server.get("/load").json() == {"server_load": 0})
+
+
+def test_a_compressed_body(server: Running) -> None:
+    body = gzip.compress(b'{"prompt": "ok"}')
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    refused = server.client.post(COMPLETIONS, content=body, headers=headers)
+    assert refused.status_code == 415
+    assert "Content-Encoding" in refused.json()["error"]["message"]
+    plain = {"content-type": "application/json", "content-encoding": "identity"}
+    assert server.client.post(COMPLETIONS, content=b'{"prompt": "ok"}', headers=plain).status_code == 200

@@ -30,6 +30,7 @@ def test_models(server: Running) -> None:
         ("fake-model", "model", 256)
     ]
     assert server.get("/v1/models/fake-model").json()["id"] == "fake-model"
+    assert server.get("/v1/models/").json() == server.get("/v1/models").json()
 
 
 def test_version_and_health(server: Running) -> None:
