@@ -12,7 +12,7 @@ from camshaft.core.model.registry import build
 from camshaft.core.shape import shape_from_config
 from camshaft.kernels import dispatch
 
-from .check import Check, Place, compare, seed_all
+from .check import TOLERANCE, Check, Place, compare, seed_all
 
 PAGE, BLOCKS = 16, 40
 SIZES: dict[str, Any] = {
@@ -31,6 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
 }
+MIXTURES = frozenset({"mixtral"})
 
 
 class Held:
@@ -56,7 +57,7 @@ def force_triton() -> None:
     dispatch.Dispatch._load = lambda self, is_cuda, dtype: load(self, self._name not in lossy, dtype)
 
 
-def models(kind: str, place: Place, *, fp8: bool = False) -> tuple[Any, Any]:
+def models(kind: str, place: Place, *, fp8: bool = False, **changes: Any) -> tuple[Any, Any]:
     """(transformers' model, ours) with the same random weights."""
     import tempfile
     from pathlib import Path
@@ -65,7 +66,7 @@ def models(kind: str, place: Place, *, fp8: bool = False) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     seed_all(7)
-    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
+    config = AutoConfig.for_model(kind, **{**SIZES, **KINDS[kind], **changes})
     theirs = AutoModelForCausalLM.from_config(config).float().eval()
     with tempfile.TemporaryDirectory() as folder:  # saving gives the names that checkpoints have
         theirs.save_pretrained(folder)
@@ -134,6 +135,30 @@ def generate(runner: Runner, prompts: list[list[int]], steps: int) -> list[list[
     return tokens
 
 
+def logits_of(theirs: Any, prompt: list[int], generated: list[int]) -> torch.Tensor:
+    """float32 [len(generated), vocab]: transformers' own, that each of these tokens was to be drawn from."""
+    with torch.no_grad():
+        logits = theirs(input_ids=torch.tensor([prompt + generated])).logits
+    return logits[0, len(prompt) - 1 : -1].float()
+
+
+def behind(logits: torch.Tensor, tokens: list[int], forbidden: list[int]) -> list[float]:
+    """How far each token's logit lies below the largest of those allowed, in standard deviations."""
+    allowed = logits.clone()
+    allowed[:, forbidden] = -float("inf")
+    chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    return ((allowed.max(-1).values - chosen) / logits.std()).tolist()
+
+
+def check_near(kind: str, distances: list[float], slack: float, place: Place) -> None:
+    """All within `slack`. Of a mixture in 16 bits, all but an eighth: where a router stands between two experts,
+    rounding takes either, and the other expert has another token in mind.
+    """
+    spare = len(distances) // 8 if kind in MIXTURES and place.dtype != torch.float32 else 0
+    beyond = sum(not distance <= slack for distance in distances)
+    assert beyond <= spare, f"{kind}: {beyond} of {len(distances)} beyond {slack}: {sorted(distances)[-8:]}"
+
+
 def tokens(kind: str) -> Check:
     """Each greedy token of ours is transformers' own, or within rounding of it."""
 
@@ -141,25 +166,25 @@ def tokens(kind: str) -> Check:
         theirs, ours = models(kind, place)
         prompts = [torch.randint(0, 512, (count,)).tolist() for count in (21, 37)]
         found = generate(Runner(ours, place), prompts, 4)
-        slack = 1e-3 if place.dtype == torch.float32 else 0.15
+        distances: list[float] = []
         for prompt, generated in zip(prompts, found, strict=True):
-            with torch.inference_mode():
-                logits = theirs(input_ids=torch.tensor([prompt + generated])).logits[0, len(prompt) - 1 : -1]
-            chosen = logits.gather(1, torch.tensor(generated)[:, None])[:, 0]
-            behind = (logits.max(-1).values - chosen) / logits.std()
-            assert behind.max() <= slack, f"{kind}: {behind.tolist()}"
+            distances += behind(logits_of(theirs, prompt, generated), generated, [])
+        check_near(kind, distances, 1e-3 if place.dtype == torch.float32 else 0.15, place)
 
     return Check(f"tokens-{kind}", run)
 
 
 def fp8_model() -> Check:
-    """Weights quantised at load keep the logits close."""
+    """Weights quantised at load keep the logits close, in a model calm enough not to multiply what rounding does."""
 
     def run(place: Place) -> None:
-        (_, exact), (_, narrow) = models("llama", place), models("llama", place, fp8=True)
-        prompt = [(0, list(range(40)), 0)]
-        a, b = (Runner(model, place)(prompt)[0] for model in (exact, narrow))
-        assert (a - b).norm() / a.norm() < 0.2
+        (_, exact), (_, narrow) = (
+            models("llama", place, fp8=fp8, initializer_range=0.02) for fp8 in (False, True)
+        )
+        prompts = [(row, list(range(31 * row, 31 * row + 40)), 0) for row in range(3)]
+        a, b = (Runner(model, place)(prompts) for model in (exact, narrow))
+        error = float((a - b).norm() / a.norm())
+        assert 0.001 < error < 0.15, f"relative error {error:.3f}"
 
     return Check("fp8-model", run)
 
@@ -182,10 +207,10 @@ def graph() -> Check:
         for name in ("tokens", "positions", "slots", "context_lens", "block_tables"):
             getattr(static, name).copy_(getattr(other, name))
         captured.replay()
-        compare(out, expected, 1e-3)
+        compare(out, expected, TOLERANCE[place.dtype])
         static.context_lens[2], static.slots[2] = 0, -1
         captured.replay()
-        compare(out[:2], expected[:2], 1e-3)
+        compare(out[:2], expected[:2], TOLERANCE[place.dtype])
 
     return Check("graph-equals-eager", run)
 

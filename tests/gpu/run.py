@@ -29,7 +29,8 @@ from tests.gpu.verdict import not_run, sheet, table, verdicts  # noqa: E402 - th
 
 BUDGET_S = 440.0  # of all parts together
 CHECKS_S = 200.0
-SILENCE_S = 75.0  # that a check may take, its compilation included
+ALONE_S = 40.0  # of these for checks that need the device alone
+SILENCE_S = 75.0  # that a check or a timing may take, its compilation included
 # In the order of what is judged.
 SECTIONS_S = {"rates": 40.0, "attention": 90.0, "steps": 100.0, "host": 100.0, "linear": 60.0}
 
@@ -59,7 +60,7 @@ def run_part(
                 trouble = f"silent for {silence_s:.0f} s"
             if trouble:
                 child.kill()
-                child.wait()
+                _waited(child, 10.0)  # a driver may hold on to it, which is no reason to wait for ever
                 break
         if code:
             trouble = f"exit status {code}"
@@ -67,9 +68,9 @@ def run_part(
     return [json.loads(line) for line in whole.splitlines()], trouble
 
 
-def _waited(child: subprocess.Popen[bytes]) -> int | None:
+def _waited(child: subprocess.Popen[bytes], for_s: float = 0.2) -> int | None:
     try:
-        return child.wait(0.2)
+        return child.wait(for_s)
     except subprocess.TimeoutExpired:
         return None
 
@@ -86,22 +87,21 @@ def run_checks(workers: int, deadline: float, only: str) -> list[dict[str, Any]]
 
     def work(part: int) -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
-        planned: list[str] = []
-        while (left_s := deadline - time.monotonic()) > 0:
+        planned = ["device-memory"] if part == workers else list[str]()  # until it says so itself
+        until = deadline if part == workers else deadline - ALONE_S
+        while (left_s := until - time.monotonic()) > 0:
             arguments = ["--part", f"{part}/{workers + 1}", "--skip", str(len(done)), "--only", only]
             records, trouble = run_part(arguments, left_s, silence_s=SILENCE_S, cores=cores)
             planned = next((record["planned"] for record in records if "planned" in record), planned)
             finished = [record for record in records if "ok" in record]
             begun = [record["check"] for record in records if "check" in record and "ok" not in record]
             done += finished
-            if trouble and len(begun) > len(finished):
-                print(f"FAIL {begun[-1]}: {trouble}", flush=True)
-                done.append({"check": begun[-1], "ok": False, "s": 0.0, "error": trouble})
-            elif trouble and not finished:
-                print(f"FAIL worker {part}: {trouble}", flush=True)
-                done.append({"check": f"worker {part}", "ok": False, "s": 0.0, "error": trouble})
-                break
-            if not trouble:
+            late = time.monotonic() >= until  # whoever was at it then is not to blame
+            at = begun[-1] if len(begun) > len(finished) else "" if finished else f"worker {part}"
+            if trouble and at:
+                print(f"{'not run' if late else 'FAIL'} {at}: {trouble}", flush=True)
+                done.append({"check": at, "ok": None if late else False, "s": 0.0, "error": trouble})
+            if not trouble or at.startswith("worker"):
                 break
         return done + not_run(planned, done)
 
@@ -110,32 +110,56 @@ def run_checks(workers: int, deadline: float, only: str) -> list[dict[str, Any]]
     return shared + work(workers)
 
 
+def measure(
+    name: str, limit_s: float, rates: dict[str, float], deadline: float
+) -> tuple[list[dict[str, Any]], str]:
+    """(rows of a section, what went wrong or nothing); a process that dies is begun again behind the job it was at."""
+    until = min(time.monotonic() + limit_s, deadline)
+    rows: list[dict[str, Any]] = []
+    begun, troubles = 0, list[str]()
+    while (left_s := until - time.monotonic()) > 0:
+        arguments = ["--section", name, "--rates", json.dumps(rates), "--skip", str(begun)]
+        records, trouble = run_part(arguments, left_s, silence_s=SILENCE_S)
+        rows += [record for record in records if "job" not in record]
+        jobs = [record["job"] for record in records if "job" in record]
+        begun += len(jobs)
+        if trouble:
+            troubles.append(f"{jobs[-1] if jobs else 'before the first job'}: {trouble}")
+            print(f"FAIL section {name}, {troubles[-1]}", flush=True)
+        if not trouble or not jobs:
+            return rows, "; ".join(troubles)
+    return rows, "; ".join([*troubles, "out of time"])
+
+
 def everything(options: argparse.Namespace) -> int:
     """The parent: exit status 1 when a check failed or a judged line is not met."""
     begun = time.monotonic()
     if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
         os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+    results: dict[str, Any] = {"machine": {}, "checks": [], "sections": {}, "rates": {}, "rows": []}
+    _write(options, results)  # that it cannot be written is better known now
     machine, trouble = run_part(["--section", "machine"], 90.0)
-    results: dict[str, Any] = {"machine": machine[0] if machine else {}, "sections": {}, "rows": []}
-    trouble = trouble or results["machine"].get("problem", "")
-    if trouble:
-        print(f"FAIL nothing runs on this machine: {trouble}", flush=True)
-        return _finish(options, results | {"checks": [], "rates": {}, "seconds": time.monotonic() - begun})
-    workers = options.workers or max(1, min(6, (os.cpu_count() or 1) - 1))
+    results["machine"] = next(iter(machine), {"trouble": trouble})
+    print(json.dumps(results["machine"]), flush=True)
+    if problem := results["machine"].get("problem", ""):
+        print(f"FAIL nothing runs on this machine: {problem}", flush=True)
+        return _finish(options, results, begun)
+    workers = options.workers or max(1, min(10, (os.cpu_count() or 1) * 2 // 3))
     results["checks"] = run_checks(workers, begun + CHECKS_S, options.only)
-    rates: dict[str, float] = {}
-    for name, limit_s in {} if options.no_timings else SECTIONS_S.items():
+    # Rates once more if they failed: without them nothing is judged.
+    for name in () if options.no_timings else ("rates", *SECTIONS_S):
+        if name == "rates" and "copy" in results["rates"]:
+            continue
         _write(options, results)  # what is known so far outlives this process
-        left_s = begun + BUDGET_S - time.monotonic()
-        rows, trouble = run_part(["--section", name, "--rates", json.dumps(rates)], min(limit_s, left_s))
+        rows, trouble = measure(name, SECTIONS_S[name], results["rates"], begun + BUDGET_S)
         results["sections"][name] = trouble or "ok"
         if name == "rates":
-            rates = rows[0] if rows else {}
-        else:
-            results["rows"] += rows
-        if trouble:
-            print(f"FAIL section {name}: {trouble}", flush=True)
-    return _finish(options, results | {"rates": rates, "seconds": time.monotonic() - begun})
+            results["rates"] |= {
+                key: value for row in rows if "error" not in row for key, value in row.items()
+            }
+            rows = [row for row in rows if "error" in row]
+        results["rows"] += rows
+    return _finish(options, results, begun)
 
 
 def _write(options: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -143,17 +167,18 @@ def _write(options: argparse.Namespace, results: dict[str, Any]) -> None:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _finish(options: argparse.Namespace, results: dict[str, Any]) -> int:
-    """Tells and writes it all; the exit status."""
-    rates = results["rates"]
+def _finish(options: argparse.Namespace, results: dict[str, Any], begun: float) -> int:
+    """Writes and tells it all; the exit status."""
+    results["seconds"] = time.monotonic() - begun
     results["verdict"] = verdicts(results["checks"], results["rows"])
-    print(table(rates, results["rows"]))
+    _write(options, results)
+    written = sheet(results["machine"], results["rates"])
+    if options.sheet and written:
+        options.sheet.write_text(written)
+    print(table(results["rates"], results["rows"]))
     for line in results["verdict"]:
         print(f"{line['verdict']:<8} {line['line']}: {line['found']}")
     print(f"{results['seconds']:.0f} s")
-    _write(options, results)
-    if options.sheet and rates:
-        options.sheet.write_text(sheet(results["machine"], rates))
     return 0 if all(line["verdict"] == "met" for line in results["verdict"]) else 1
 
 
@@ -167,8 +192,7 @@ def one_part(options: argparse.Namespace) -> int:
         if options.section:
             from tests.gpu.sections import run_section
 
-            run_section(options.section, json.loads(options.rates), write)
-            return 0
+            return run_section(options.section, json.loads(options.rates), write, options.skip)
         from tests.gpu.sections import check_part
 
         part, parts = map(int, options.part.split("/"))

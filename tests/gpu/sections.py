@@ -81,6 +81,8 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
         print(f"{'ok  ' if error is None else 'FAIL'} {name}\n{error or ''}".rstrip(), flush=True)
         if not alive:
             return 3
+        if not dry:
+            torch.cuda.empty_cache()  # others check beside this one
     return 0
 
 
@@ -128,26 +130,32 @@ def _probe() -> None:
         raise AssertionError(f"silu(1) is {float(made[0, 0])}")
 
 
-def run_section(name: str, rates: dict[str, float], write: Write) -> None:
-    """Writes the rows of one section; a row that fails says so, and the next is measured."""
+def run_section(name: str, rates: dict[str, float], write: Write, skip: int = 0) -> int:
+    """Writes the rows of one section without its first `skip` jobs, and before each job a record of that.
+
+    A row that fails says so, and the next is measured. Exit status 3 when an error left the device unusable.
+    """
     if name == "machine":
         write(machine())
-        return
+        return 0
     if name == "host-dry":
         from .steps import host_gap
 
         write(host_gap("tiny", torch.device("cpu"), sequences=4, prompt=20, steps=6))
-        return
-    from .timings import SECTIONS, rates_of
+        return 0
+    from .timings import SECTIONS
 
-    if name == "rates":
-        write(rates_of())
-        return
-    for job in SECTIONS[name](rates.get("copy", float("nan")), rates.get("matmul", float("nan"))):
+    jobs = SECTIONS[name](rates.get("copy", float("nan")), rates.get("matmul", float("nan")))
+    for number, job in enumerate(jobs[skip:], start=skip + 1):
+        write({"job": f"job {number} of {len(jobs)}"})
         try:
             made = job()
         except Exception as error:  # one failure must not cost the rest of the run
-            made = {"what": f"{name}: failed", "error": f"{type(error).__name__}: {error}"[:500]}
+            made = {"what": f"{name}: job {number} failed", "error": f"{type(error).__name__}: {error}"[:500]}
+            traceback.print_exc()
         for row in made if isinstance(made, list) else [made]:
             write(row)
+        if "error" in made and not _is_alive():
+            return 3
         torch.cuda.empty_cache()
+    return 0

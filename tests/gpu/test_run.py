@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.gpu import run
-from tests.gpu.verdict import verdicts
+from tests.gpu.verdict import sheet, verdicts
 
 STUB = """
 import sys, time
@@ -84,6 +84,7 @@ def test_every_check_has_a_record_whatever_dies(monkeypatch: pytest.MonkeyPatch)
         ("c", False),
         ("d", True),
         ("e", None),
+        ("device-memory", None),
     ]
     assert starts == [0, 2, 3]
 
@@ -91,10 +92,80 @@ def test_every_check_has_a_record_whatever_dies(monkeypatch: pytest.MonkeyPatch)
 def test_a_worker_that_never_starts_is_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "run_part", lambda arguments, limit_s, **_: ([], "exit status 1"))
     records = run.run_checks(2, 1e12, "")
-    assert [record["check"] for record in records] == ["worker 0", "worker 1", "worker 2"]
+    assert [record["check"] for record in records] == ["worker 0", "worker 1", "worker 2", "device-memory"]
+    assert [record["ok"] for record in records] == [False, False, False, None]
+
+
+def test_a_check_that_the_end_of_the_time_meets_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(arguments: list[str], limit_s: float, **_: Any) -> tuple[list[dict[str, Any]], str]:
+        monkeypatch.setattr(run.time, "monotonic", lambda: 1e12)
+        return [{"planned": ["a", "b"]}, {"check": "a"}], "not done after 9 s"
+
+    monkeypatch.setattr(run, "run_part", part)
+    records = run.run_checks(1, 1e11, "")
+    assert [(record["check"], record["ok"]) for record in records] == [
+        ("a", None),
+        ("b", None),
+        ("device-memory", None),
+    ]
+
+
+def test_a_section_whose_process_dies_goes_on_behind_the_job_it_was_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skipped: list[int] = []
+
+    def part(arguments: list[str], limit_s: float, **_: Any) -> tuple[list[dict[str, Any]], str]:
+        skip = int(arguments[arguments.index("--skip") + 1])
+        skipped.append(skip)
+        if skip:
+            return [{"job": "job 3 of 3"}, {"what": "c"}], ""
+        return [{"job": "job 1 of 3"}, {"what": "a"}, {"job": "job 2 of 3"}], "exit status -11"
+
+    monkeypatch.setattr(run, "run_part", part)
+    rows, trouble = run.measure("attention", 9.0, {}, 1e12)
+    assert [row["what"] for row in rows] == ["a", "c"]
+    assert trouble == "job 2 of 3: exit status -11"
+    assert skipped == [0, 2]
+    monkeypatch.setattr(run, "run_part", lambda *_, **__: ([], "exit status 1"))
+    assert run.measure("attention", 9.0, {}, 1e12) == ([], "before the first job: exit status 1")
+    assert run.measure("attention", 9.0, {}, 0.0) == ([], "out of time")
 
 
 def test_what_was_not_run_is_never_met() -> None:
     (line, *_) = verdicts([{"check": "rope bfloat16", "ok": True}, {"check": "rms bfloat16", "ok": None}], [])
     assert line["verdict"] == "unknown"
     assert "1 of 2; not run: rms bfloat16" in line["found"]
+
+
+def timed(rows: list[dict[str, Any]], line: int) -> str:
+    return verdicts([], rows)[line - 5]["verdict"]
+
+
+def test_a_timing_is_met_by_every_row_that_is_due_and_by_none_without_a_rate() -> None:
+    row = {"judged": "decode-bf16", "of_copy": 0.9, "target": 0.85}
+    assert timed([row, row], 0) == "met"
+    assert timed([row], 0) == "unknown"
+    assert timed([row, row | {"of_copy": float("nan")}], 0) == "unknown"
+    assert timed([row | {"of_copy": 0.8}], 0) == "missed"
+    assert timed([{"judged": "gap", "gap_us": 30.0, "target_us": 100.0}], 4) == "met"
+    assert timed([{"judged": "gap", "gap_us": 130.0, "target_us": 100.0}], 4) == "missed"
+
+
+MACHINE = {"gpu": "NVIDIA H200", "torch": "2.11.0", "memory_gib": 139.8, "l2_mib": 60.0, "capability": "9.0"}
+
+
+def test_the_sheet_is_one_that_predictions_take(tmp_path: Path) -> None:
+    from camshaft.diagnostics.cost.hardware import read_hardware
+
+    path = tmp_path / "sheet.yaml"
+    written = sheet(MACHINE, {"copy": 4.3e12, "matmul": 0.79e15, "matmul_fp8": 1.4e15})
+    assert written is not None
+    path.write_text(written)
+    found = read_hardware(path)
+    assert found.memory_bandwidth_gb_s == pytest.approx(4800, rel=0.01)
+    assert found.peak_flops("bfloat16") == pytest.approx(989e12, rel=0.01)
+    assert found.peak_flops("fp8") > 1.8e15
+    assert "4.3" in found.source
+    assert sheet(MACHINE, {"copy": 4.3e12}) is None
+    assert sheet({}, {"copy": 4.3e12, "matmul": 0.79e15}) is None

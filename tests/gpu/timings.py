@@ -52,15 +52,6 @@ def fp8_product_flops() -> float:
     return 2 * 8192**3 / seconds
 
 
-def rates_of() -> dict[str, float]:
-    """Bytes and FLOPs per second that everything is held against; 0 for FP8 where it does not run."""
-    try:
-        narrow = fp8_product_flops()
-    except RuntimeError:
-        narrow = 0.0
-    return {"copy": copy_bytes_per_s(), "matmul": product_flops(), "matmul_fp8": narrow}
-
-
 def _sequences(batch: int, context: int, queries: int, page: int = 16) -> Sequences:
     blocks = -(-context // page)
     tables = torch.randperm(batch * blocks, device=CUDA).view(batch, blocks).int()
@@ -242,11 +233,26 @@ def fp8_layers(rate: float, copy: float) -> list[dict[str, Any]]:
 Jobs = list[Callable[[], Any]]
 
 
-def _attention(copy: float, rate: float) -> Jobs:
-    decodes = ((64, 8192, 64, 8), (64, 8192, 32, 8), (64, 2048, 32, 8), (1, 131072, 32, 8), (8, 8192, 32, 8))
-    prefills = ((8192, 8192, 32, 8), (2048, 8192, 64, 8), (512, 4096, 32, 8))
+def _rates(copy: float, rate: float) -> Jobs:
+    """What everything is held against."""
     return [
-        *(lambda a=a, d=d: decode(*a, d, copy) for a in decodes for d in (BF16, FP8)),
+        lambda: {"copy": copy_bytes_per_s()},
+        lambda: {"matmul": product_flops()},
+        lambda: {"matmul_fp8": fp8_product_flops()},
+    ]
+
+
+def _attention(copy: float, rate: float) -> Jobs:
+    """What is judged first."""
+    large, small = (
+        ((64, 16384, 64, 8), (64, 16384, 32, 8)),
+        ((64, 2048, 32, 8), (1, 131072, 32, 8), (8, 8192, 32, 8)),
+    )
+    prefills = ((2048, 8192, 64, 8), (512, 4096, 32, 8))
+    return [
+        *(lambda a=a, d=d: decode(*a, d, copy) for a in large for d in (BF16, FP8)),
+        lambda: prefill(8192, 8192, 32, 8, rate),
+        *(lambda a=a, d=d: decode(*a, d, copy) for a in small for d in (BF16, FP8)),
         lambda: uneven_decode(copy),
         *(lambda a=a: prefill(*a, rate) for a in prefills),
     ]
@@ -265,5 +271,5 @@ def _host(copy: float, rate: float) -> Jobs:
 
 
 SECTIONS: dict[str, Callable[[float, float], Jobs]] = {
-    "attention": _attention, "linear": _linear, "steps": _steps, "host": _host,
+    "rates": _rates, "attention": _attention, "linear": _linear, "steps": _steps, "host": _host,
 }  # fmt: skip
