@@ -70,7 +70,7 @@ def sheet_shape(name: str) -> ModelShape | None:
         return None
     method = _split(name)[1]
     shape = shape_from_config(read_sheet(path).config, name=name)
-    if method and shape.quantization is None:
+    if method and method != shape.quantization:
         raw = {**shape.raw, "quantization_config": {"quant_method": method}}
         shape = replace(shape, quantization=method, raw=raw)
     return shape

@@ -10,7 +10,7 @@ from ..inputs.base import EnvSetting
 from ..parsing.parser import arity
 from ..releases.changes import VariableChange
 from ..releases.table import Flag
-from ..releases.versions import parse
+from ..releases.versions import Version, parse
 from .context import Context
 from .findings import Edit, Finding
 from .names import known_name
@@ -58,6 +58,8 @@ def _finding(context: Context, setting: EnvSetting) -> Finding | None:
         refused = _refused(context, setting)
         if refused is not None:
             return refused
+        if _unused_since(context, name) is not None:
+            return _ineffective(context, setting)
         deprecated = variable.deprecated or (
             change is not None
             and change.deprecated is not None
@@ -112,8 +114,12 @@ def _dropped(context: Context, setting: EnvSetting) -> tuple[Edit, ...]:
 
 
 def _option_flag(context: Context, change: VariableChange | None) -> Flag | None:
-    """The target's flag that took a variable's place."""
-    return context.table.flags.get(change.option.split(".")[0]) if change and change.option else None
+    """The target's flag that took a variable's place, unless its key has gone as well."""
+    if change is None or change.option is None:
+        return None
+    name, _, key = change.option.partition(".")
+    flag = context.table.flags.get(name)
+    return flag if flag is None or not key or key in flag.nested else None
 
 
 def _has_words(context: Context) -> bool:
@@ -136,10 +142,10 @@ def _value_edit(flag: Flag, option: str, value: str) -> Edit | None:
 def _instead(context: Context, setting: EnvSetting) -> str:
     change = context.changes.variables.get(setting.name)
     if change is None or change.option is None:
-        return f"Unset {setting.name}."
+        return (change.fix if change else None) or f"Unset {setting.name}."
     flag = _option_flag(context, change)
     if flag is None:
-        return f"Unset {setting.name}."
+        return f"Unset {setting.name}; {context.target} has no {change.option} either."
     if change.fix:
         return change.fix
     known, near = known_name(context, change.option, setting.value or "")
@@ -166,9 +172,21 @@ def _why(context: Context, name: str) -> str:
     return f": {change.why}" if change else ""
 
 
+def _unused_since(context: Context, name: str) -> Version | None:
+    """The release from which on a variable is listed and nothing uses it, if that is not after the target."""
+    change = context.changes.variables.get(name)
+    since = parse(change.unused_since) if change and change.unused_since else None
+    return since if since is not None and since <= context.target else None
+
+
 def _ineffective(context: Context, setting: EnvSetting) -> Finding:
     span = context.variables.removed_by(setting.name, context.target)
-    gone = span.gone if span else context.target
+    gone = _unused_since(context, setting.name)
+    if gone is not None:
+        evidence = f"{gone} vllm/envs.py lists it, and no other file of the release uses it"
+    else:
+        gone = span.gone if span else context.target
+        evidence = f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}"
     return Finding(
         code="EN-01",
         severity="warning",
@@ -178,7 +196,7 @@ def _ineffective(context: Context, setting: EnvSetting) -> Finding:
         env=(setting.name,),
         fix=_instead(context, setting),
         edits=_dropped(context, setting),
-        evidence=f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}",
+        evidence=evidence,
     )
 
 

@@ -26,11 +26,15 @@ TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal", "
 def option_findings(context: Context) -> Iterator[Finding]:
     """Everything the target's parser would say about single options."""
     told = {id(trap.origin) for trap in context.arguments.traps if trap.kind in TOLD_AS_TRAPS}
+    extended = _extended(context)
     for misuse in context.parsed.misuses:
         if misuse.kind in ("bad_value", "bad_choice", "stray_word") and id(misuse.option.origins[0]) in told:
             continue
         if misuse.kind == "stray_word":
             yield switch_value(context, misuse, common_parts(context, misuse))
+        elif misuse.kind == "unknown" and misuse.spelled in extended:
+            if misuse.spelled in context.changes.extensions:
+                yield _extension(context, misuse, extended)
         elif misuse.kind == "unknown":
             finding = _absent(context, misuse)
             yield _passed_over(context, finding) if context.configuration.lenient else finding
@@ -55,6 +59,35 @@ def option_findings(context: Context) -> Iterator[Finding]:
     yield from checkpoint_gone(context)
     yield from _repeated(context)
     yield from _pairs(context)
+
+
+def _extended(context: Context) -> list[str]:
+    """The options no release has, where the command asks for a project that adds some: its switch, then the others."""
+    unknown = [
+        misuse.spelled
+        for misuse in context.parsed.misuses
+        if misuse.kind == "unknown" and context.options.name(head(misuse.spelled)) is None
+    ]
+    switches = [name for name in unknown if name in context.changes.extensions]
+    return [*switches, *(name for name in unknown if name not in switches)] if switches else []
+
+
+def _extension(context: Context, misuse: Misuse, extended: list[str]) -> Finding:
+    """The switch of a project that extends the server's command, whose other options are its own affair."""
+    project = context.changes.extensions[misuse.spelled]
+    others = ", ".join(name for name in extended if name not in context.changes.extensions)
+    return Finding(
+        code="FL-01",
+        severity="error",
+        change="unknown",
+        message=f"{misuse.spelled} is an option of {project}, which extends the server's command; {context.engine} "
+        f"{context.target} alone does not start with it." + (f" Not checked: {others}." if others else ""),
+        place=misuse.option.place,
+        flags=tuple(dict.fromkeys(extended)),
+        fix=f"Install {project} in the release that goes with {context.target}.",
+        evidence=f"{context.target} flag table",
+        stops=True,
+    )
 
 
 def _passed_over(context: Context, finding: Finding) -> Finding:

@@ -75,6 +75,10 @@ def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     _dtype(facts)
     if whole:
         facts.setdefault("num_key_value_heads", facts.get("num_attention_heads"))
+    if (
+        "num_local_experts" in facts and "intermediate_size" in facts
+    ):  # Mixtral's names: every layer is of experts
+        facts.setdefault("moe_intermediate_size", facts["intermediate_size"])
     for name, evidence in _features(facts, kind).items():
         if evidence or whole or (kind is not None and name in _BY_TYPE):
             facts.setdefault(name, evidence)

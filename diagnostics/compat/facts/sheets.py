@@ -26,6 +26,7 @@ _SIZES = (
     "num_local_experts",
     "n_routed_experts",
     "moe_intermediate_size",
+    "intermediate_size",
     "quantization_config",
 )
 # Storage formats whose word in a name is what checkpoints call them, too; of others (int4, nvfp4) only the size is sure.
@@ -65,11 +66,16 @@ def with_sheet(facts: Mapping[str, Any], name: Any) -> dict[str, Any]:
         return dict(facts)
     known = sheet_facts(name)
     method = facts.get("quantization")
-    if known and "quantization" in facts:
+    if known and "quantization" in facts and not _same_bits(method, known):
         known.pop("quantization_config", None)
         config = {k: v for k, v in known[ARITHMETIC].items() if k != "quantization_config"}
         known[ARITHMETIC] = {**config, "quantization_config": {"quant_method": method}} if method else config
     return {**known, **facts}
+
+
+def _same_bits(method: Any, known: Mapping[str, Any]) -> bool:
+    """Whether a stated method leaves open how many bits a weight has, which the format in the name tells."""
+    return method == "compressed-tensors" and bool(known[ARITHMETIC].get("quantization_config"))
 
 
 def _stored(name: str, shape: ModelShape) -> dict[str, Any]:

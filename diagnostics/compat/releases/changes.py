@@ -116,10 +116,12 @@ class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VariableChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why an environment variable went, and the option that took its place.
 
-    `fix` says how, where the option does not take the variable's value as it stands.
+    `fix` says how, where the option does not take the variable's value as it stands. `unused_since` is the release
+    from which on it is listed among the variables and nothing looks at it.
     """
 
     why: str
+    unused_since: str | None = None
     option: str | None = None
     fix: str | None = None
     deprecated: str | None = None
@@ -138,6 +140,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modules: list[ModuleChange] = []
     off_when_unset: list[str] = []
     synonyms: dict[str, str] = {}
+    extensions: dict[str, str] = {}
     elsewhere: dict[str, tuple[str, str]] = {}
 
     def read_elsewhere(self, variable: str, target: Version) -> bool:

@@ -106,3 +106,24 @@ def test_expert_slices_of_block_scaled_weights(options: str, target: str, starts
 )
 def test_experts_are_shared_out_and_published_set_ups_start(command: str, gpu: str, starts: bool) -> None:
     assert judged(command, gpu=gpu).starts is starts
+
+
+def test_a_format_in_the_name_counts_before_the_sheets_own() -> None:
+    """nvidia/DeepSeek-R1-FP4 is stored in 4 bits, though its model comes in FP8."""
+    (four,) = [
+        f
+        for f in judged("nvidia/DeepSeek-R1-FP4 -dp 4 --enable-expert-parallel", gpu="H100").findings
+        if f.code == "VLLM-ME-02"
+    ]
+    (eight,) = [
+        f
+        for f in judged("deepseek-ai/DeepSeek-R1 -dp 4 --enable-expert-parallel", gpu="H100").findings
+        if f.code == "VLLM-ME-02"
+    ]
+    weights = [float(f.message.split("weights (")[1].split(" ")[0]) for f in (four, eight)]
+    assert weights[0] < 0.65 * weights[1]
+
+
+def test_glm_checkpoints_in_fp8_are_scaled_by_channel() -> None:
+    assert codes(judged("zai-org/GLM-4.5-FP8 -tp 8", target="0.27.1")) == set()
+    assert codes(judged("MiniMaxAI/MiniMax-M2 -tp 8", target="0.27.1")) == {"VLLM-QU-10"}
