@@ -42,6 +42,7 @@ class EngineLink:
         self._log = (log_level, log_format)
         self._process: BaseProcess | None = None
         self._ending = False
+        self._freed_at_end = contextlib.ExitStack()
 
     @property
     def pid(self) -> int | None:
@@ -49,24 +50,40 @@ class EngineLink:
         return self._process.pid if self._process is not None else None
 
     def start(self, listener: Listener) -> None:
-        """Starts the process; what it says goes to `listener`. Raises EngineError."""
+        """Starts the process; what it says goes to `listener`. Raises EngineError; `end` frees what there is."""
         if len(tempfile.gettempdir()) > _MAX_FOLDER_CHARS:
             raise EngineError("the temporary folder lies too deep for a socket; set TMPDIR to a shorter path")
-        loop = asyncio.get_running_loop()
         self._listener = listener
-        self._folder = tempfile.mkdtemp(prefix="camshaft-")  # only this user may enter it
-        address = f"ipc://{self._folder}/engine"
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
+        try:
+            self._process = self._spawn(self._bind())
+        except (OSError, zmq.ZMQError) as error:
+            raise EngineError(f"the engine process cannot be started: {error.strerror or error}") from error
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._on_exit, self._process)
+        self._read()
+
+    def _bind(self) -> str:
+        """Opens the socket; returns its address."""
+        loop, freed = asyncio.get_running_loop(), self._freed_at_end
+        folder = tempfile.mkdtemp(prefix="camshaft-")  # only this user may enter it
+        freed.callback(shutil.rmtree, folder, ignore_errors=True)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        freed.callback(context.term)
+        self._socket = context.socket(zmq.PAIR)
+        freed.callback(self._socket.close, linger=0)
         self._socket.set_hwm(0)
+        address = f"ipc://{folder}/engine"
         self._socket.bind(address)
-        loop.add_reader(self._socket.getsockopt(zmq.FD), self._read)
-        self._process = process = multiprocessing.get_context("spawn").Process(
+        descriptor = self._socket.getsockopt(zmq.FD)
+        loop.add_reader(descriptor, self._read)
+        freed.callback(loop.remove_reader, descriptor)
+        return address
+
+    def _spawn(self, address: str) -> BaseProcess:
+        process = multiprocessing.get_context("spawn").Process(
             target=engine_process_main, args=(address, self._factory, *self._log), name="EngineCore"
         )
         process.start()
-        loop.add_reader(process.sentinel, self._on_exit, process)
-        self._read()
+        return process
 
     def send(self, message: ToEngine) -> None:
         """Queues a message; never waits."""
@@ -77,9 +94,11 @@ class EngineLink:
     async def end(self, timeout_s: float) -> None:
         """Waits so long for the process to end by itself, then kills it; frees everything."""
         self._ending = True
-        process, loop = self._process, asyncio.get_running_loop()
-        if process is None:
-            return
+        if self._process is not None:
+            await self._reap(self._process, timeout_s)
+        self._freed_at_end.close()
+
+    async def _reap(self, process: BaseProcess, timeout_s: float) -> None:
         try:
             await asyncio.to_thread(process.join, timeout_s)
         finally:
@@ -89,11 +108,7 @@ class EngineLink:
                 process.kill()
             process.join()
         with contextlib.suppress(ValueError):
-            loop.remove_reader(process.sentinel)
-        loop.remove_reader(self._socket.getsockopt(zmq.FD))
-        self._socket.close(linger=0)
-        self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            asyncio.get_running_loop().remove_reader(process.sentinel)
 
     def _read(self) -> None:
         for _ in range(_AT_ONCE):

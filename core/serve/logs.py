@@ -6,6 +6,8 @@ The console form keeps the prefix that log readers of this field know:
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import sys
@@ -41,10 +43,23 @@ def configure_logs(level: str, form: str, process: str = "") -> None:
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_LossyStderr()),
         cache_logger_on_first_use=True,
     )
     _capture_standard_library(level)
+
+
+class _LossyStderr(io.TextIOBase):
+    """A line that cannot be written (a reader that has gone, a full disk) is lost; nothing else is."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def _named(process: str) -> Any:

@@ -22,7 +22,7 @@ import uvloop
 
 from ... import __version__
 from ..config import ServeConfig
-from ..errors import ConfigError, RequestError
+from ..errors import ConfigError, EngineError, RequestError
 from ..messages import Ready
 from .app import build_app
 from .detokenize import TokenText
@@ -41,6 +41,7 @@ DEAD_GRACE_S = 5.0
 _BACKLOG = 2048
 _STILL_S = 10.0  # between two lines that say so while a model loads
 _WANTED_FILES = 65536  # a file descriptor a connection
+_LEAST_FILES = 64  # some thirty are open before the first client comes
 
 log = structlog.get_logger()
 
@@ -98,9 +99,9 @@ class Server:
         check_recording(self._config)
         self._template = read_chat_template(self._config.chat_template)
         self._defaults = sampling_defaults(self._config, self._parts.model_folder)
+        _raise_file_limit()
         listener = bind(self._config)
         self._install_signals()
-        _raise_file_limit()
         begun_s = time.monotonic()
         try:
             ready = await self._load()
@@ -271,8 +272,15 @@ async def _first_of(*work: asyncio.Future[Any]) -> None:
 
 
 def _raise_file_limit() -> None:
-    """The usual soft limit of 1,024 open files is fewer connections than one engine can serve."""
+    """The usual soft limit of 1,024 open files is fewer connections than one engine can serve.
+
+    Raises EngineError where even the hard one leaves no room to serve anybody.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
+        raise EngineError(
+            f"{hard} files may be open here, too few to serve anybody; raise the limit (ulimit -n)"
+        )
     wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,7 +22,7 @@ from fake_engine import fake_factory
 from serve_support import Running, events, eventually, fake_parts, running_server
 
 from camshaft.core.config import ServeConfig
-from camshaft.core.errors import CapacityError, ConfigError, ModelError
+from camshaft.core.errors import CapacityError, ConfigError, EngineError, ModelError
 from camshaft.core.serve.parts import Parts
 from camshaft.core.serve.server import Server
 
@@ -307,6 +309,23 @@ def test_a_dead_engine_ends_the_server_with_1(process: Process) -> None:
         os.kill(process.engine_pid, signal.SIGKILL)
         assert future.result().status_code == 503
     assert process.process.wait(20) == 1
+
+
+@pytest.mark.parametrize(("most", "says"), [(32, "too few to serve anybody"), (65536, "cannot be started")])
+def test_too_few_files_are_told_of(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, says: str
+) -> None:
+    """Nobody could be served, or no engine process be started; nothing is left behind."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    monkeypatch.setattr("camshaft.core.serve.engine_link.BaseProcess.start", full)
+    with pytest.raises(EngineError, match=says), running_server(model_folder):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_told_to_stop_while_loading(model_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,8 @@ PREFIX = re.compile(
 )
 
 
-def logged(form: str, folder: Path) -> str:
+def emitting(form: str, folder: Path) -> list[str]:
+    """A command that logs a few lines."""
     code = (
         "import logging, structlog\n"
         "from camshaft.core.serve.logs import configure_logs\n"
@@ -33,8 +35,29 @@ def logged(form: str, folder: Path) -> str:
     )
     script = folder / "emit.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    return done.stderr
+    return [sys.executable, str(script)]
+
+
+def logged(form: str, folder: Path) -> str:
+    return subprocess.run(emitting(form, folder), capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_log_that_nobody_takes_stops_nothing(tmp_path: Path, gone: bool) -> None:
+    """Its reader has gone, or its disk is full."""
+    if gone:
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open("/dev/full", os.O_WRONLY)
+    command = emitting("console", tmp_path)
+    with open(command[1], "a") as script:
+        script.write("import os; print('went on', flush=True); os._exit(0)\n")
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, check=True)
+    finally:
+        os.close(writer)
+    assert done.stdout == "went on\n"
 
 
 def test_console_form(tmp_path: Path) -> None:
