@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .names import presets, set_option, workloads
+from .output import output_option, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
@@ -31,7 +33,7 @@ class _BenchGroup(click.Group):
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
-        click.option("--output", type=click.Path(dir_okay=False), help="Also write the JSON to this file."),
+        output_option("--output", "Also write the JSON to this file."),
         click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms."),
         click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
         click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the prompts' contents."),
@@ -104,7 +106,7 @@ def bench(ctx: click.Context, **options: Any) -> None:  # fmt: skip
         raise click.UsageError("one of --url URL and --offline CONFIG is needed")
     if options["url"] and options["overrides"]:
         raise click.UsageError("--set changes a configuration; a server by its URL has its own")
-    with _user_errors():
+    with user_errors():
         _bench(options)
 
 
@@ -120,16 +122,16 @@ def _bench(options: dict[str, Any]) -> None:
     document = {**about, "workload": workload.name, **result.to_dict()}
     if samples:
         document["error_samples"] = samples
-    _write(options["output"], document)
     if options["form"] == "json":
         click.echo(json.dumps(document, indent=2))
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from ..diagnostics.bench.render import print_result
+        from ..diagnostics.bench.render import print_result
 
-    title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
-    print_result(Console(), result, title, samples, about.get("server"))
+        title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
+        print_result(Console(), result, title, samples, about.get("server"))
+    _write(options["output"], document)
 
 
 def _workload(source: str, requests: int | None, concurrency: int | None, rate: float | None) -> Workload:
@@ -233,7 +235,7 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 
     The naive one, which takes one request at a time, plays the first eight requests.
     """
-    with _user_errors():
+    with user_errors():
         _compare(source, load or ("mixed-small" if quick else "mixed"), names, options)
 
 
@@ -258,12 +260,13 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
         )
     if options["form"] == "json":
         click.echo(json.dumps(watch.document(), indent=2))
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from ..diagnostics.bench.render import print_comparison
+        from ..diagnostics.bench.render import print_comparison
 
-    print_comparison(Console(), watch.comparison())
+        print_comparison(Console(), watch.comparison())
+    _write(options["output"], watch.document())
 
 
 class _Watch:
@@ -285,7 +288,10 @@ class _Watch:
         self._runs.append(run)
         if self._floor:
             self._floor.sample()
-        _write(self._output, self.document())
+        try:
+            _write(self._output, self.document())
+        except click.ClickException as error:  # the measurement goes on: its end prints the result
+            self._bar.say(error.format_message())
         self._bar.say(policy_line(run))
 
     def comparison(self) -> Comparison:
@@ -330,7 +336,7 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
         counts = [int(part) for part in running.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--running {running}: whole numbers with commas are needed") from error
-    with _user_errors():
+    with user_errors():
         measured = [measure(count, name.strip(), steps) for count in counts for name in names.split(",")]
     if form == "json":
         click.echo(json.dumps([asdict(row) for row in measured], indent=2))
@@ -352,7 +358,7 @@ def replay(file: str) -> None:
     """
     from ..core.recording import replay as replay_recording
 
-    with _user_errors():
+    with user_errors():
         played = replay_recording(file)
     said = f"{played.steps:,} steps of {played.requests:,} requests"
     if played.first_difference is not None:
@@ -361,17 +367,6 @@ def replay(file: str) -> None:
     click.echo(f"{said}: every plan is the same{end}")
 
 
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    from ..core.errors import CamshaftError
-
-    try:
-        yield
-    except CamshaftError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _write(path: str | None, document: dict[str, Any]) -> None:
-    if path:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
+def _write(path: Path | None, document: dict[str, Any]) -> None:
+    if path is not None:
+        write_text(path, json.dumps(document, indent=2))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .names import set_option
-from .output import require_writable, user_errors
+from .output import output_option, require_writable, user_errors, writing
 
 if TYPE_CHECKING:
     from ..core.config import Resolved
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", default="cpu-demo")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False),
-    help="Where the sheet goes; default: where predictions look for it.",
-)
+@output_option("--output", "Where the sheet goes; default: where predictions look for it.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
     help="How long steps are timed; three rounds of each kind at least.",
 )
 @set_option
-def calibrate(config: str, output: str | None, seconds: float, overrides: tuple[str, ...]) -> None:  # fmt: skip
+def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple[str, ...]) -> None:  # fmt: skip
     """Time steps of CONFIG's model on this machine and write its hardware sheet.
 
     Takes about a minute on a CPU. Keep the machine idle meanwhile; what was timed while other processes
@@ -39,28 +35,33 @@ def calibrate(config: str, output: str | None, seconds: float, overrides: tuple[
     from ..core.build import settle
     from ..core.config import load_config
     from ..core.errors import ConfigError
+    from ..diagnostics.cost.fit import write_sheet
+    from ..diagnostics.simulate.devices import calibrated_sheet
 
-    if output is not None:
-        require_writable(Path(output), "--output")
+    path = output or calibrated_sheet()
+    if output is None:
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        require_writable(path, "--output")
     with user_errors():
         resolved = settle(load_config(config, overrides))
         if resolved.config.device != "cpu":
             raise ConfigError("a CPU is calibrated here; tests/gpu measures a GPU and writes its sheet")
-        path = _calibrate(resolved, output, seconds)
+        sheet = _calibrate(resolved, seconds)
+    with writing(path):
+        write_sheet(path, sheet, "engine calibrate")
     device = "" if output is None else f" --gpu {path}"
     click.echo(f"{path}: written; `engine simulate {config}{device}` uses it")
 
 
-def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
+def _calibrate(resolved: Resolved, seconds: float) -> dict[str, Any]:
     from ..core.build import policy_file
     from ..core.errors import ConfigError
     from ..core.execute.torch_executor import TorchExecutor
     from ..diagnostics.cost import calibrate as cost
-    from ..diagnostics.cost.fit import write_sheet
     from ..diagnostics.cost.machine import curves, fit_steps
     from ..diagnostics.cost.measure import measure
     from ..diagnostics.cost.trial import AT_ONCE, host_us, trial
-    from ..diagnostics.simulate.devices import calibrated_sheet
     from .progress import opening, stages
 
     config, shape, hardware = resolved.config, resolved.shape, resolved.hardware
@@ -87,10 +88,7 @@ def _calibrate(resolved: Resolved, output: str | None, seconds: float) -> Path:
     sheet = cost.machine_sheet(name, hardware.memory_bytes, machine, found, host, dtype)
     sheet = cost.with_trial(sheet, shape, dtype, [*steps, *again])
     _say_quality(timings, fitted.mean_error, sheet["error_band"])
-    path = Path(output) if output else calibrated_sheet()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_sheet(path, sheet, "engine calibrate")
-    return path
+    return sheet
 
 
 def _say(text: str) -> None:

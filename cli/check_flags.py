@@ -12,6 +12,7 @@ import click
 
 from ..core.errors import CamshaftError
 from .names import gpus, releases
+from .output import user_errors, writing
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.checks.findings import Result
@@ -119,15 +120,13 @@ def check_flags(
     if not inputs and not commands:
         raise click.UsageError("give an INPUT or --command TEXT")
     found, failed = _read(inputs, commands, engine)
-    try:
+    with user_errors():
         judge = _judge(engine, start, gpu, model)
         results = judge(found, targets)
         if fix or diff_only:
             write = fix and not diff_only
             remaining, refused = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe_fixes, write)
             results, failed = remaining if write else results, failed or refused
-    except CamshaftError as error:
-        raise Refusal(str(error)) from None
     if not fix and not diff_only and (found or form != "text"):
         from ..diagnostics.compat.render import render
 
@@ -138,22 +137,16 @@ def check_flags(
     sys.exit(2 if failed else _status(results, fail_on))
 
 
-class Refusal(click.ClickException):
-    """An input, version or device that cannot be judged."""
-
-    exit_code = 2
-
-
 def _pages(code: str | None, folder: Path | None) -> None:
     from ..diagnostics.compat.checks import codes
 
-    try:
+    with user_errors():
         if code is not None:
             click.echo(codes.page(code))
-        if folder is not None:
-            click.echo(f"wrote {len(codes.write_pages(folder))} pages to {folder}")
-    except (CamshaftError, OSError) as error:
-        raise Refusal(str(error)) from None
+    if folder is not None:
+        with writing(folder):
+            count = len(codes.write_pages(folder))
+        click.echo(f"wrote {count} pages to {folder}")
 
 
 def _read(
@@ -221,16 +214,27 @@ def _fix(
             click.echo(f"Error: {message}", err=True)
         refused = refused or bool(fixed.refused)
         click.echo(fixed.plan.diff() or f"{fixed.label}: nothing to fix")
-        for name, (_, text) in fixed.plan.texts.items():
-            if write and Path(name).is_file():
-                Path(name).write_text(text, encoding="utf-8")
-            elif write:
-                click.echo(text)
-        click.echo(_after(fixed, write), err=True)
+        written = write and _write(fixed)
+        refused = refused or (write and not written)
+        click.echo(_after(fixed, written), err=True)
         if fixed.plan.left:
             click.echo(f"{fixed.label}: left to --unsafe-fixes: {flags_left(fixed.plan.left)}", err=True)
         remaining += fixed.results
     return remaining, refused
+
+
+def _write(fixed: Fixed) -> bool:
+    """Writes the new texts of one source, those that came from no file to standard output; says what fails."""
+    for name, (_, text) in fixed.plan.texts.items():
+        if not Path(name).is_file():
+            click.echo(text)
+            continue
+        try:
+            Path(name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            click.echo(f"Error: {name}: cannot be written: {error.strerror}", err=True)
+            return False
+    return True
 
 
 def _after(fixed: Fixed, write: bool) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from .names import gpus, presets, workloads
-from .output import require_writable, user_errors, write_text
+from .output import output_option, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..diagnostics.diagnose import Report
@@ -66,23 +66,19 @@ Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or ca
 @click.option("--version", metavar="X.Y.Z", help="Release of that engine.")
 @click.option("--slo", metavar="TARGETS", help="Targets, e.g. ttft=500ms,itl=50ms; see below.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with plots.")
+@output_option("--html", "Also write a page with plots.")
 def diagnose(config: str | None, **options: Any) -> None:
     """Name the knob that holds a configuration back, and prove it by replays.
 
     CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line of vLLM or SGLang in quotes.
     """
-    if options["html"] is not None:
-        require_writable(options["html"], "--html")
     with user_errors():
         report = _report(config, options)
-    if options["html"] is not None:
-        from ..diagnostics.report import page
-
-        write_text(options["html"], page.render(report))
-    from ..diagnostics.report import structured, text
+    from ..diagnostics.report import page, structured, text
 
     click.echo((structured if options["form"] == "json" else text).render(report).rstrip())
+    if options["html"] is not None:
+        write_text(options["html"], page.render(report))
 
 
 def _report(config: str | None, options: dict[str, Any]) -> Report:

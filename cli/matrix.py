@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import CamshaftError
+from .output import user_errors
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.releases.difference import Change, Difference, TableDifference
@@ -33,19 +33,6 @@ def _format(*names: str) -> Callable[[Any], Any]:
     return click.option("--format", "form", type=click.Choice(names), default="text", show_default=True)
 
 
-class _UserError(click.ClickException):
-    exit_code = 2
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """A mistake of the user's becomes one line and exit status 2."""
-    try:
-        yield
-    except CamshaftError as error:
-        raise _UserError(str(error)) from error
-
-
 @click.group()
 def matrix() -> None:
     """Flags and rules of each release: show, diff, harvest, verify."""
@@ -57,7 +44,7 @@ def releases(engine: str) -> None:
     """List the releases that have a table, oldest first."""
     from ..diagnostics.compat.releases.versions import versions
 
-    with _user_errors():
+    with user_errors():
         click.echo("\n".join(map(str, versions(engine))))
 
 
@@ -71,7 +58,7 @@ def releases(engine: str) -> None:
 @_format("text", "json", "markdown")
 def show(version: str | None, engine: str, wanted: tuple[str, ...], variables: bool, form: str) -> None:
     """Print what VERSION accepts (default: the newest release)."""
-    with _user_errors():
+    with user_errors():
         table = _load(engine, version)
         flags = _chosen(table, wanted)
     if variables:
@@ -99,6 +86,8 @@ def _load(engine: str, version: str | None) -> Table:
 def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
     from difflib import get_close_matches
 
+    from ..core.errors import ConfigError
+
     if not wanted:
         return list(table.flags.values())
     found = []
@@ -107,7 +96,7 @@ def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
         if flag is None:
             near = get_close_matches("--" + spelled.lstrip("-").replace("_", "-"), table.spellings(), n=1)
             hint = f"; the nearest is {near[0]}" if near else ""
-            raise CamshaftError(f"{table.engine} {table.version} has no {spelled}{hint}")
+            raise ConfigError(f"{table.engine} {table.version} has no {spelled}{hint}")
         found.append(flag)
     return found
 
@@ -193,7 +182,7 @@ def diff(start: str, target: str, engine: str, form: str) -> None:
 
     from ..diagnostics.compat.releases.difference import difference
 
-    with _user_errors():
+    with user_errors():
         found = difference(_load(engine, start), _load(engine, target))
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
@@ -260,7 +249,7 @@ def harvest(version: str | None, engine: str, source: Path | None, dry_run: bool
     """
     from ..diagnostics.compat.harvest.command import harvest_camshaft, harvest_release
 
-    with _user_errors():
+    with user_errors():
         if engine == "camshaft":
             done = harvest_camshaft(store=not dry_run)
         elif version is None:
@@ -313,7 +302,7 @@ def compare(dump: Path, engine: str) -> None:
     """
     from ..diagnostics.compat.harvest.compare import differences, read_dump
 
-    with _user_errors():
+    with user_errors():
         real = read_dump(dump.read_bytes())
         found = differences(_load(engine, real.version), real)
     for text in found:
@@ -333,7 +322,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
     from ..diagnostics.compat.rules.evaluate import evidence_of
     from ..diagnostics.compat.rules.records import load as load_rules
 
-    with _user_errors():
+    with user_errors():
         found, note = resolve(engine, version)
         if note:
             click.echo(note, err=True)
@@ -370,7 +359,7 @@ def verify(version: str, engine: str, source: Path | None, form: str) -> None:
     from ..diagnostics.compat.rules.verify import verify as verify_rules
 
     with (
-        _user_errors(),
+        user_errors(),
         _progress(f"fetching {engine} {version}") as advance,
         release_source(engine, version, source, advance) as root,
     ):

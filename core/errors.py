@@ -1,12 +1,14 @@
 """Every error a user can meet. The message says what was given, what is allowed and what to do.
 
+A command ends with status 2 for what was given wrongly (*), and with 1 for what cannot be done.
+
 CamshaftError
-├── ConfigError          a configuration file, key or value (exit code 2)
-├── ModelError           weights, tokenizer or architecture cannot be used
+├── ConfigError          a configuration file, key or value (*)
+├── ModelError           weights, tokenizer or architecture cannot be used (*)
 ├── CapacityError        it does not fit: memory, cache or context
 ├── RequestError         one client's request is wrong (HTTP 400)
 │   └── QueueFull        the waiting queue is at its limit (HTTP 503)
-├── EvidenceError        a log, metric, trace or table cannot be read
+├── EvidenceError        a log, metric, trace or table cannot be read (*)
 └── EngineError          the engine itself
     ├── StateError       an illegal transition of a request
     ├── IntegrityError   an invariant of the cache or the rows is broken

@@ -103,7 +103,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(
         raise AssertionError("the diagnosis ran")
 
     monkeypatch.setattr("camshaft.cli.diagnose._report", work)
-    for target, told in ((files / "no" / "x.html", "there is no folder"), (files, "is a directory")):
+    for target, told in ((files / "no" / "x.html", "there is no folder"), (files, "is a folder")):
         code, out, err = _run("h100-8b", "--html", str(target))
         assert code == 2
         assert told in out + err

@@ -48,5 +48,5 @@ def test_show_gives_every_parameter_in_force(tmp_path: Path) -> None:
 
 def test_an_unknown_policy_is_an_error_that_names_the_nearest() -> None:
     result = run("show", "contin")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "did you mean" in result.output

@@ -129,7 +129,7 @@ def test_a_wheel_at_hand_needs_no_index(stand: Stand, monkeypatch: pytest.Monkey
 def test_an_index_without_the_wheel(stand: Stand) -> None:
     stand.wheel.unlink()
     result = CliRunner().invoke(command, [NAME])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "pip could not fetch tiny-demo==1.0" in result.stderr
     assert "--wheel FILE" in result.stderr
     assert stand.left_behind() == []

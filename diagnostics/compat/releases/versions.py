@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 
-from ....core.errors import CamshaftError
+from ....core.errors import ConfigError
 from .storage import stored_versions
 
 _PATTERN = re.compile(
@@ -15,7 +15,7 @@ _PATTERN = re.compile(
 )
 
 
-class UnknownVersion(CamshaftError):
+class UnknownVersion(ConfigError):
     """A version that is no version, or of a release without a table."""
 
 
