@@ -139,6 +139,9 @@ class Hardware(Sheet):
     prefill_attention: dict[str, PrefillAttention]
     allreduce: dict[str, AllReduce] = {}  # by number of devices; empty: over PCIe
     allreduce_scale: float = 1.0  # of the time beyond the shortest message's
+    # Of the 16-bit peak, what products reach whose weights are unpacked in the kernel (AWQ, GPTQ, FP8 without FP8 units).
+    # Published throughput of 8B, 14B and 32B at full batches on A100: 0.65 to 0.75 of BF16's.
+    unpacked_share: float = 0.7
     jitter: Jitter | None = None
     tables_source: str | None = None  # what `diagnostics.cost.fit` names as the source of the curves
     curves_of: str | None = None  # the device whose curves stand in for missing measurements
@@ -152,6 +155,11 @@ class Hardware(Sheet):
         """FLOP/s of the matrix units in a type; of 16-bit floats where the type is not listed."""
         tflops = self.compute_tflops.get(dtype) or self.compute_tflops.get("bfloat16", 1.0)
         return tflops * 1e12
+
+    @property
+    def has_own_products(self) -> bool:
+        """Whether the matrix units reach their peak with this architecture's own instructions alone (Hopper, B200)."""
+        return self.compute_capability.split(".")[0] in ("9", "10")
 
     @property
     def measured(self) -> bool:

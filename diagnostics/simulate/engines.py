@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...core.config import rule_of
 from ...core.graph_sizes import capture_sizes, vllm_capture_sizes, vllm_release
 from ...core.memory import MemoryRule
-from ...core.memory_rules import vllm_rule
+from ...core.memory_rules import sorts_logits, vllm_rule
 from ..cost.hardware import Hardware
 
 EngineName = Literal["camshaft", "vllm"]
@@ -43,6 +43,11 @@ class EngineKind:
             return vllm_rule(self.version or NEWEST_VLLM)
         return rule_of("cpu" if hardware.device_type == "cpu" else "cuda")
 
+    @property
+    def sorts_logits(self) -> bool:
+        """Whether drawing with top-k or top-p sorts the logits of each row."""
+        return self.name != "vllm" or sorts_logits(self.version or NEWEST_VLLM)
+
     def describe(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"
 
@@ -50,18 +55,14 @@ class EngineKind:
 def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, Any]) -> dict[str, Any]:
     """vLLM's API-server values for the knobs that scheduling and memory need, where `values` has none.
 
-    Source: arg_utils.py of 0.10.0, 0.18.0 and 0.33.0. `values` holds what the configuration gives, and
-    `max_model_len` always.
+    Source: arg_utils.py of 0.8.0 to 0.33.0. `values` holds what the configuration gives, and `max_model_len` always.
     """
-    release, memory = engine.release, hardware.memory_gib
+    release = engine.release
     v1 = release >= (0, 8)
-    large = memory >= 70 and "a100" not in hardware.name.lower()
-    huge = memory >= 160 and release >= (0, 28)
-    batched = 16384 if huge else 8192 if large and v1 else 2048 if v1 else 512
     chunked = bool(values.get("enable_chunked_prefill", v1 or values["max_model_len"] > 32768))
+    batched, seqs = _batch_defaults(engine, hardware)
     if not chunked:
         batched = max(batched, values["max_model_len"], 2048)
-    seqs = 1024 if large and release >= (0, 10) else 256
     defaults = {
         "max_num_batched_tokens": batched,
         "max_num_seqs": min(seqs, values.get("max_num_batched_tokens", batched)),
@@ -74,6 +75,25 @@ def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, A
         "async_scheduling": release >= (0, 14),
     }
     return {name: value for name, value in defaults.items() if values.get(name) is None}
+
+
+def _batch_defaults(engine: EngineKind, hardware: Hardware) -> tuple[int, int]:
+    """Tokens and sequences of a step. V1 began with 1,024 sequences on every device; from 0.8.4 on the device decides."""
+    version, name, memory = (
+        vllm_release(engine.version or NEWEST_VLLM),
+        hardware.name.lower(),
+        hardware.memory_gib,
+    )
+    if version < (0, 8):
+        return 512, 256
+    if version < (0, 8, 5):
+        large = "h100" in name or "h200" in name
+    else:
+        large = memory >= 70 and (version < (0, 9) or "a100" not in name)
+        large = large and (version < (0, 33) or hardware.compute_capability != "12.1")
+    if version >= (0, 28) and memory >= 160:
+        return 16384, 1024
+    return 8192 if large else 2048, 1024 if large or version < (0, 8, 4) else 256
 
 
 def watermark(engine: EngineKind) -> float | None:

@@ -221,7 +221,9 @@ def prepare(
     _require_release(engine)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
-    cost = step_cost(resolved.values, hardware, shape, max(captured, default=0), assumptions, copies)
+    cost = step_cost(
+        resolved.values, hardware, shape, max(captured, default=0), assumptions, copies, engine.sorts_logits
+    )
     return Prepared(
         loaded=written,
         engine=engine,
@@ -322,8 +324,12 @@ def step_cost(
     largest_graph: int,
     assumptions: list[str],
     copies: int = 1,
+    sorts_logits: bool = True,
 ) -> StepCost | SpeculativeCost:
-    """The cost model of a configuration, with speculation if it has some. copies: those that share experts."""
+    """The cost model of a configuration, with speculation if it has some.
+
+    copies: those that share experts. sorts_logits: how the engine draws with top-k or top-p.
+    """
     given = {name: effective.value for name, effective in values.items()}
     settings = CostSettings(
         tensor_parallel_size=given["tensor_parallel_size"],
@@ -336,7 +342,8 @@ def step_cost(
         enforce_eager=bool(given["enforce_eager"]),
         max_graph_size=largest_graph,
         async_scheduling=bool(given["async_scheduling"]),
-        sorted_sampling=hardware.device_type != "cpu"
+        sorted_sampling=sorts_logits
+        and hardware.device_type != "cpu"
         and given["generation_config"] != "vllm"
         and default_sampling(shape.name) == "sorted",
     )

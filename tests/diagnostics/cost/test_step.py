@@ -56,6 +56,33 @@ def test_decode_steps_of_70b_fp8_sum_to_the_tables(kv: str, context: int, table_
     assert time.gemm + time.decode_attention + time.head == pytest.approx(table_ms, rel=0.06)
 
 
+def test_unpacked_weights_are_read_faster_and_multiplied_slower() -> None:
+    plain, packed = UNQUANTIZED, quantization_named("awq")
+    gemm = Gemm("x", 10240, 5120, 1)
+    for gpu, slower in (("a100", True), ("rtx 4090", False)):
+        hardware = load_hardware(gpu)
+        wide, narrow = (GemmTimer(hardware, scheme, "bfloat16") for scheme in (plain, packed))
+        assert narrow.time_us(gemm, 1) < 0.5 * wide.time_us(gemm, 1)
+        assert (narrow.time_us(gemm, 2048) > 1.2 * wide.time_us(gemm, 2048)) == slower
+
+
+def test_whole_experts_wait_for_the_busiest_device() -> None:
+    timer, gemm = GemmTimer(H100, UNQUANTIZED, "bfloat16"), Gemm("expert", 3072, 4096, 1)
+    parts = Gemm("expert", 3072 // 8, 4096, 1)
+    whole = timer.grouped_time_us(gemm, 8192, 128, 8, devices=8)
+    assert whole == pytest.approx(1.5 * timer.grouped_time_us(parts, 8192, 128, 8), rel=0.02)
+
+
+def test_grouped_products_reach_more_of_the_peak_before_hopper() -> None:
+    gemm = Gemm("expert", 3072, 4096, 1)
+    took = {}
+    for gpu in ("a100", "h100"):
+        hardware = load_hardware(gpu)
+        timer = GemmTimer(hardware, UNQUANTIZED, "bfloat16")
+        took[gpu] = timer.grouped_time_us(gemm, 8192, 128, 8) * hardware.peak_flops("bfloat16")
+    assert took["a100"] == pytest.approx(0.63 * took["h100"], rel=0.02)
+
+
 def test_a_step_is_never_faster_than_reading_the_weights() -> None:
     for name, hardware in (("llama-3.1-8b", "h100"), ("llama-3.1-8b", "rtx 4090"), ("qwen3-32b", "a100")):
         shape, sheet = load_model(name), load_hardware(hardware)

@@ -56,7 +56,7 @@ def test_70b_in_fp8_is_refused_on_one_h100_with_the_subtraction(examine: Examine
         "model": "meta-llama/Llama-3.3-70B-Instruct", "quantization": "fp8", "max_model_len": length,
         "gpu_memory_utilization": 0.9,
     }  # fmt: skip
-    report = examine(config, {"hardware": {"gpu": "H100"}}, version="0.18.0")
+    report = examine(config, {"hardware": {"gpu": "H100"}}, version="0.12.0")
     assert report.verdict.bottleneck == "kv_does_not_fit"
     assert report.memory["rows_gib"]["KV cache"] == pytest.approx(-1.44, abs=0.15)
     assert "weights 67." in report.verdict.why

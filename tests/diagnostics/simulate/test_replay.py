@@ -12,6 +12,7 @@ from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.model_sheets import load_model
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.cost.step import StepCost
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import EngineKind, Frontend, Prepared, prepare, vllm_defaults
 from camshaft.diagnostics.simulate.modelled import MODELLED
@@ -189,7 +190,12 @@ def test_speculation_changes_the_cost_and_says_what_it_assumes() -> None:
 @pytest.mark.parametrize(
     ("gpu", "version", "batched", "seqs", "utilization"),
     [
+        ("h100", "0.9.2", 8192, 1024, 0.9),
         ("h100", "0.10.0", 8192, 1024, 0.9),
+        ("a100", "0.8.3", 2048, 1024, 0.9),
+        ("a100", "0.8.5", 8192, 1024, 0.9),
+        ("a100", "0.9.0", 2048, 256, 0.9),
+        ("gb10", "0.33.0", 2048, 256, 0.92),
         ("h200", "0.18.0", 8192, 1024, 0.9),
         ("a100", "0.18.0", 2048, 256, 0.9),
         ("b200", "0.28.0", 16384, 1024, 0.92),
@@ -206,11 +212,26 @@ def test_vllm_fills_in_its_own_defaults(
 
 
 def test_the_engine_chosen_decides_the_memory_rule() -> None:
-    ours, theirs = prepared(), prepared(engine=EngineKind("vllm", "0.18.0"))
+    ours, theirs = prepared(), prepared(engine=EngineKind("vllm", "0.12.0"))
     assert ours.budget.rule == "camshaft (cuda)"
-    assert theirs.budget.rule == "vllm 0.18.0"
+    assert theirs.budget.rule == "vllm 0.12.0"
     assert theirs.params.max_num_seqs == 1024
     assert theirs.budget.activation_bytes > 4 * 2**30
+
+
+def test_releases_whose_sampler_does_not_sort_need_less_memory_and_time() -> None:
+    config = {"model": "Qwen/Qwen3-8B"}  # its generation_config.json asks for top-k and top-p
+    sorting, since = (
+        prepare(
+            load_config(config, purpose="inspect"), load_hardware("h100"), engine=EngineKind("vllm", version)
+        )
+        for version in ("0.16.0", "0.17.0")
+    )
+    spared = sorting.budget.activation_bytes - since.budget.activation_bytes
+    assert spared == pytest.approx(5.45 * 1024 * 151936 * 4, rel=0.01)
+    assert isinstance(sorting.cost, StepCost)
+    assert isinstance(since.cost, StepCost)
+    assert sorting.cost.samples_ms(512) > 3 * since.cost.samples_ms(512)
 
 
 def test_a_window_aware_engine_holds_more_requests() -> None:
