@@ -12,8 +12,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ... import __version__
 from ..errors import CamshaftError, RequestError
+from ..version import __version__
 from . import replies
 from .body import read_struct
 from .chat import chat_completions
@@ -37,7 +37,6 @@ def build_app(service: Service) -> ASGIApp:
     app = FastAPI(
         title="Camshaft",
         version=__version__,
-        root_path=config.root_path or "",
         openapi_url="/openapi.json" if docs else None,
         docs_url="/docs" if docs else None,
         redoc_url=None,
@@ -49,15 +48,17 @@ def build_app(service: Service) -> ASGIApp:
     _add_operations(app, service)
     if config.enable_debug:
         _add_debug(app, service)
-    if config.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=config.allowed_origins,
-            allow_methods=config.allowed_methods,
-            allow_headers=config.allowed_headers,
-            allow_credentials=config.allow_credentials,
-        )
-    return Gate(app, config.api_key or (), service.metrics, not config.disable_uvicorn_access_log)
+    gate = Gate(app, config, service.metrics)
+    if not config.allowed_origins:
+        return gate
+    return CORSMiddleware(  # outermost, or a browser's script could not read why it was refused
+        gate,
+        allow_origins=config.allowed_origins,
+        allow_methods=config.allowed_methods,
+        allow_headers=config.allowed_headers,
+        allow_credentials=config.allow_credentials,
+        expose_headers=("x-request-id", "retry-after"),
+    )
 
 
 def _json(body: Any, status: int = 200) -> Response:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import structlog
@@ -58,7 +58,7 @@ class EngineLink:
             self._process = self._spawn(self._bind())
         except (OSError, zmq.ZMQError) as error:
             raise EngineError(f"the engine process cannot be started: {error.strerror or error}") from error
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self._on_exit, self._process)
+        asyncio.get_running_loop().add_reader(_exit_descriptor(self._process), self._on_exit, self._process)
         self._read()
 
     def _bind(self) -> str:
@@ -108,7 +108,7 @@ class EngineLink:
                 process.kill()
             process.join()
         with contextlib.suppress(ValueError):
-            asyncio.get_running_loop().remove_reader(process.sentinel)
+            asyncio.get_running_loop().remove_reader(_exit_descriptor(process))
 
     def _read(self) -> None:
         for _ in range(_AT_ONCE):
@@ -127,11 +127,11 @@ class EngineLink:
         asyncio.get_running_loop().call_soon(self._read)  # the rest, after whoever else is waiting
 
     def _read_all(self) -> None:
-        while not self._socket.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while not self._socket.closed and self._socket.poll(0):
             self._read()
 
     def _on_exit(self, process: BaseProcess) -> None:
-        asyncio.get_running_loop().remove_reader(process.sentinel)
+        asyncio.get_running_loop().remove_reader(_exit_descriptor(process))
         self._read_all()  # its last words
         process.join(_REAP_S)
         if not self._ending:
@@ -148,3 +148,8 @@ def how_it_ended(exit_code: int | None) -> str:
         name = f"signal {-exit_code}"
     hint = ", as the kernel does where memory runs out" if -exit_code == signal.SIGKILL else ""
     return f"killed by {name}{hint}"
+
+
+def _exit_descriptor(process: BaseProcess) -> int:
+    """Readable once the process has ended. (Windows alone has something else there.)"""
+    return cast("int", process.sentinel)

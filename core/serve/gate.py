@@ -6,13 +6,13 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..config import ServeConfig
 from ..errors import CamshaftError, RequestError
 from .faults import HttpFault, error_response
 from .metrics import Metrics
@@ -52,11 +52,12 @@ def take_request_id(request: Request, wanted: str | None) -> str:
 class Gate:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], metrics: Metrics, access_log: bool) -> None:
+    def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._keys = [key.encode() for key in config.api_key or ()]
+        self._root_path = (config.root_path or "").rstrip("/")
         self._metrics = metrics
-        self._access_log = access_log
+        self._access_log = not config.disable_uvicorn_access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,6 +66,11 @@ class Gate:
             return
         request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
+        if self._root_path:
+            path = scope["path"]
+            if path.startswith(self._root_path + "/"):  # not every proxy takes it off
+                path = path[len(self._root_path) :]
+            scope = {**scope, "root_path": self._root_path, "path": path}
         method = scope["method"]
         if method == "HEAD":
             scope = {**scope, "method": "GET"}  # answered as GET; the server below leaves the body out

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -43,7 +43,7 @@ def configure_logs(level: str, form: str, process: str = "") -> None:
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(_LossyStderr()),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _LossyStderr())),
         cache_logger_on_first_use=True,
     )
     _capture_standard_library(level)

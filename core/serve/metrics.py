@@ -282,7 +282,7 @@ class Metrics(Collector):
         for name, text, label, values in gauges:
             yield self._split(GaugeMetricFamily, f"vllm:{name}", text, label, values)
 
-    def _split(self, kind: Any, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    def _split(self, kind: Any, name: str, text: str, label: str, values: Mapping[Any, int]) -> Metric:
         family = kind(name, text, labels=["model_name", "engine", label])
         for value, number in values.items():
             family.add_metric([*self._labels, value], number)

@@ -35,6 +35,8 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
     @property
     def render_chat(self) -> Callable[..., str]: ...  # of messages, with the options of a chat template
+    @property
+    def encode_chat(self) -> Callable[..., list[int]]: ...  # the same, as token ids
 
 
 class Limits(Protocol):

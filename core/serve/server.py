@@ -20,10 +20,10 @@ import structlog
 import uvicorn
 import uvloop
 
-from ... import __version__
 from ..config import ServeConfig
 from ..errors import ConfigError, EngineError, RequestError
 from ..messages import Ready
+from ..version import __version__
 from .app import build_app
 from .detokenize import TokenText
 from .engine_client import ClientOptions, EngineClient
@@ -179,7 +179,7 @@ class Server:
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 log_config=None,
-                log_level="error",  # what clients do wrong, we tell ourselves
+                log_level="critical",  # what goes wrong, we tell ourselves
                 access_log=False,
                 server_header=False,
                 backlog=_BACKLOG,

@@ -133,12 +133,29 @@ def test_keys_limits_and_cors(model_folder: Path) -> None:
         assert large.status_code == 413
         headers = {**key, "content-type": "application/json"}
         assert server.client.post(COMPLETIONS, content=unannounced(), headers=headers).status_code == 413
+        ui = {"origin": "https://ui.example"}
         preflight = server.client.options(
-            COMPLETIONS,
-            headers={"origin": "https://ui.example", "access-control-request-method": "POST"},
+            COMPLETIONS, headers={**ui, "access-control-request-method": "POST"}
         )
         assert preflight.status_code == 200
-        assert preflight.headers["access-control-allow-origin"] == "https://ui.example"
+        for reply in (preflight, server.post(COMPLETIONS, body, headers=ui)):  # a script may read why
+            assert reply.headers["access-control-allow-origin"] == "https://ui.example"
+        assert reply.status_code == 401
+        assert "x-request-id" in reply.headers["access-control-expose-headers"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_behind_a_proxy_with_a_prefix(model_folder: Path) -> None:
+    """Whether it takes the prefix off or not; what is open without a key stays so."""
+    with running_server(model_folder, root_path="/api/", api_key=("one",)) as server:
+        for prefix in ("", "/api"):
+            assert server.get(prefix + "/health").status_code == 200
+            assert server.get(prefix + "/v1/models").status_code == 401
+            keyed = server.get(prefix + "/v1/models", headers={"authorization": "Bearer one"})
+            assert keyed.json()["data"][0]["id"] == "fake-model"
+        assert server.get("/apiv1/models", headers={"authorization": "Bearer one"}).status_code == 404
+        document = server.get("/openapi.json", headers={"authorization": "Bearer one"}).json()
+        assert document["servers"] == [{"url": "/api"}]
 
 
 def test_metrics(model_folder: Path) -> None:
