@@ -185,8 +185,8 @@ def _measure_offline(
             _refuse_too_long(workload, engine)
             warm_up(engine, workload, options["warmup"])
         with running() as bar:
-            progress = bar.begin(workload.name, workload.count)
-            run = drive(engine, workload, progress=progress, seed=options["seed"])
+            finished = bar.begin(workload.name, workload.count)
+            run = drive(engine, workload, progress=finished, seed=options["seed"])
     about = {
         "config": options["offline"],
         "model": engine.config.model,

@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-from .. import __version__
+from ..core.version import __version__
 
 # name -> (module beside this one, attribute, one line of help shown by `engine --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {

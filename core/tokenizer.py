@@ -104,9 +104,9 @@ class Tokenizer:
             raise RequestError(f"the chat template of {self.folder.name} knows no tools", param="tools")
         try:
             rendered, _ = render_jinja_template(
-                conversations=[list(messages)],
+                conversations=[[dict(message) for message in messages]],
                 chat_template=template,
-                tools=list(tools) if tools else None,
+                tools=[dict(tool) for tool in tools] if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 **{**self._special_tokens, **(template_kwargs or {})},

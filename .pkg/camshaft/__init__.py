@@ -1,3 +1,3 @@
 """Camshaft: an LLM serving engine that explains itself."""
 
-__version__ = "0.1.0"
+from .core.version import __version__ as __version__

@@ -220,9 +220,10 @@ def _load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     _register()
     logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
+        model, report = loaded
     except Exception as error:
         raise ModelError(f"{folder}: transformers cannot load it: {error}") from error
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])

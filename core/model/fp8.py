@@ -86,7 +86,7 @@ def matrix_gated(
     weights = _fp8([gate, up])
     if weights is not None:
         try:
-            return Fp8GatedLinear(*weights, norm, input_scale)
+            return Fp8GatedLinear(weights[0], weights[1], norm, input_scale)
         except ValueError as error:
             raise ModelError(str(error)) from error
     return make_gated_linear(_dense(gate, dtype), _dense(up, dtype), norm)

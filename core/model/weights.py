@@ -82,12 +82,10 @@ class Loader:
 
     def experts(self, gates: list[str], ups: list[str], downs: list[str], inner: int, hidden: int) -> Experts:
         """The experts of a layer, from the names of their linear layers: gate and up [inner, hidden]."""
-        weights = (
-            [self.matrix(name, *size) for name in names]
-            for names, size in ((gates, (inner, hidden)), (ups, (inner, hidden)), (downs, (hidden, inner)))
-        )
+        gate, up = ([self.matrix(name, inner, hidden) for name in names] for names in (gates, ups))
+        down = [self.matrix(name, hidden, inner) for name in downs]
         scales = self._input_scale([*gates, *ups]), self._input_scale(downs)
-        return matrix_experts(*weights, self._dtype, scales)
+        return matrix_experts(gate, up, down, self._dtype, scales)
 
     def kv_scales(self, attention: str) -> tuple[float, float]:
         """Calibrated scales of K and V for the attention called so; 1 where a checkpoint has none above zero.

@@ -98,14 +98,14 @@ class WorkloadShape(_Shape):
     arrival: Arrival
     input_tokens: Length | None = None
     output_tokens: Length | None = None
-    shared_prefix_tokens: int = Field(0, ge=0)
+    shared_prefix_tokens: int = Field(default=0, ge=0)
     shared_prefix_groups: Count = 1
     mix: tuple[Class, ...] = ()
     max_input_tokens: Count | None = None  # longer prompts are cut
     max_output_tokens: Count | None = None
     tenant: str = ""
     priority: int = 0
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     description: str = ""
 
     @model_validator(mode="after")

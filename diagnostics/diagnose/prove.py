@@ -165,7 +165,7 @@ def predicted(
         rows["goodput_requests_per_s"] = (before.goodput_requests_per_s, after.goodput_requests_per_s)
     if before.preemptions or after.preemptions:
         rows["preemptions"] = (float(before.preemptions or 0), float(after.preemptions or 0))
-    return {name: _change(*pair, band_percent) for name, pair in rows.items() if pair is not None}
+    return {name: _change(pair[0], pair[1], band_percent) for name, pair in rows.items() if pair is not None}
 
 
 def _pair(before: Distribution | None, after: Distribution | None, name: str) -> tuple[float, float] | None:

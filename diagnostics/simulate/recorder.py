@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 
@@ -70,7 +70,9 @@ class Recorder:
     _steps: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     _parts: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     _gaps: Counter[float] = field(default_factory=Counter, repr=False)
-    _blocked: Counter[str] = field(default_factory=Counter, repr=False)
+    _blocked: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float), repr=False
+    )  # seconds
     _last_token_s: np.ndarray = field(init=False, repr=False)
     _worst_s: np.ndarray = field(init=False, repr=False)
     _own_gaps: np.ndarray | None = field(init=False, repr=False, default=None)  # ms, [row, n]

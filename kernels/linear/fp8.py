@@ -126,12 +126,14 @@ class Fp8Linear:
             static_scale=self._input_scale,
             added=added,
         )
-        direct = out is not None and not accumulate and out.dtype == x.dtype
-        product = out if direct else torch.empty((len(x), self.out_features), dtype=x.dtype, device=x.device)
+        if out is not None and not accumulate and out.dtype == x.dtype:
+            product = out
+        else:
+            product = torch.empty((len(x), self.out_features), dtype=x.dtype, device=x.device)
         self._multiply(values, scales, product)
         if self._bias is not None:
             product += self._bias
-        if out is None or direct:
+        if out is None or out is product:
             return product
         return out.add_(product) if accumulate else out.copy_(product)
 
@@ -163,12 +165,14 @@ class Fp8Linear:
         _own_product(values)(values, scales, self._weight.values, self._columns, out)
 
     def _by_torch(self, values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
-        whole = self._input_scale is not None and self._weight.scales.numel() == 1
-        torch._scaled_mm(
+        columns = self._columns.view(1, -1)
+        if self._input_scale is not None and self._weight.scales.numel() == 1:
+            scales, columns = self._input_scale, self._weight.scales
+        torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
             values,
             self._weight.values.t(),
-            self._input_scale if whole else scales,
-            self._weight.scales if whole else self._columns.view(1, -1),
+            scales,
+            columns,
             out_dtype=out.dtype,
             use_fast_accum=True,
             out=out,

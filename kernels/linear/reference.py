@@ -33,13 +33,12 @@ class DenseLinear:
         if out is None:
             return torch.nn.functional.linear(x, self._weight, self._bias)
         # Into `out` by the product itself: a copy, or a sum, would be a pass of its own.
-        if not accumulate and self._bias is None:
-            return torch.mm(x, self._weight.t(), out=out)
-        if not accumulate:
-            return torch.addmm(self._bias, x, self._weight.t(), out=out)
         if self._bias is None:
-            return out.addmm_(x, self._weight.t())
-        return out.add_(torch.nn.functional.linear(x, self._weight, self._bias))
+            weight = self._weight.t()
+            return out.addmm_(x, weight) if accumulate else torch.mm(x, weight, out=out)
+        if accumulate:
+            return out.add_(torch.nn.functional.linear(x, self._weight, self._bias))
+        return torch.addmm(self._bias, x, self._weight.t(), out=out)
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         return self._weight.index_select(0, indices)

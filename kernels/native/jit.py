@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import llvmlite.binding
 import numba
@@ -82,12 +82,12 @@ class _KernelCache(FunctionCache):
 @contextlib.contextmanager
 def _cache_here() -> Iterator[bool]:
     """Functions decorated inside keep their machine code in the folder above; says whether there is one."""
-    folder, before = cache_folder(), numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = str(folder or "")
+    folder, settings = cache_folder(), cast("Any", numba_config)
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
     try:
         yield folder is not None
     finally:
-        numba_config.CACHE_DIR = before
+        settings.CACHE_DIR = before
 
 
 def jit(**options: Any) -> Callable[[Function], Function]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -22,7 +23,7 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 def _exp(builder: Any, x: Any) -> Any:
     """`mathematics.exp` of a vector, step by step: the same bits."""
 
-    def all_lanes(value: float) -> Any:
+    def all_lanes(value: float | np.float32) -> Any:
         return ir.Constant(x.type, [float(value)] * LANES)
 
     low, high, zero = all_lanes(m.LOWEST), all_lanes(m.HIGHEST), all_lanes(0.0)

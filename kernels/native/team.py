@@ -178,7 +178,7 @@ class Program:
 
     def set_arguments(self, layout: struct.Struct, *arguments: float) -> None:
         """Overwrites those of the first piece."""
-        layout.pack_into(self._arguments, 0, *arguments)
+        layout.pack_into(self._arguments.data, 0, *arguments)
 
     def run(self) -> None:
         """Runs it on the process's team; returns when all is done."""

@@ -83,7 +83,7 @@ def _sequence_of(
 ) -> tuple[int, int]:
     """The sequence that a task belongs to, n if to none, and the number of tasks before its first; from i on."""
     while i < n:
-        here = -(-np.int64(start[i + 1] - start[i]) // per_tile) * kv_heads
+        here = int(-(-np.int64(start[i + 1] - start[i]) // per_tile)) * kv_heads
         if task < before + here:
             break
         i += 1
@@ -133,7 +133,7 @@ def _segment_of(
     """The sequence that a task of a segment and head belongs to, n if to none, and the tasks before its first."""
     while i < n:
         first = _first_key(context[i] - 1, window) // SEGMENT
-        here = ((np.int64(context[i]) - 1) // SEGMENT + 1 - first) * kv_heads
+        here = int((np.int64(context[i]) - 1) // SEGMENT + 1 - first) * kv_heads
         if task < before + here:
             break
         i += 1

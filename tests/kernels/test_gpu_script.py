@@ -126,7 +126,9 @@ def test_a_sheet_is_one_that_the_presets_could_hold() -> None:
     import yaml
 
     machine = {"gpu": "NVIDIA H100", "torch": "2.11", "memory_gib": 79.2, "l2_mib": 50.0, "capability": "9.0"}
-    made = yaml.safe_load(sheet(machine, {"copy": 3e12, "matmul": 7e14, "matmul_fp8": 1.3e15}))
+    written = sheet(machine, {"copy": 3e12, "matmul": 7e14, "matmul_fp8": 1.3e15})
+    assert written is not None
+    made = yaml.safe_load(written)
     shipped = yaml.safe_load((ROOT / "presets/hardware/h100-sxm.yaml").read_text())
     assert set(made) <= set(shipped)
     assert made["compute_tflops"] == {"bfloat16": 700, "fp8": 1300}

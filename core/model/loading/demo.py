@@ -40,7 +40,7 @@ def demo_models() -> dict[str, DemoModel]:
     """Every demo model by name."""
     import yaml
 
-    text = resources.files(__package__).joinpath("demo_models.yaml").read_text(encoding="utf-8")
+    text = resources.files(__package__ or __name__).joinpath("demo_models.yaml").read_text(encoding="utf-8")
     entries: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return {name: DemoModel(name=name, **entry) for name, entry in entries.items()}
 

@@ -82,8 +82,11 @@ def _stored(name: str, shape: ModelShape) -> dict[str, Any]:
     """The sheet's config as the named checkpoint has it: stored in blocks where its publisher does that."""
     config = dict(shape.raw)
     stored = config.get("quantization_config")
-    blocks = isinstance(stored, Mapping) and stored.get("quant_method") == "fp8"
-    if blocks and name.lower().startswith(_BLOCK_FP8):
+    if (
+        isinstance(stored, Mapping)
+        and stored.get("quant_method") == "fp8"
+        and name.lower().startswith(_BLOCK_FP8)
+    ):
         config["quantization_config"] = {"weight_block_size": _BLOCK, **stored}
     return config
 

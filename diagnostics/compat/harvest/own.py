@@ -8,10 +8,10 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .... import __version__
 from ....core.config.resolve import _RULES
 from ....core.config.schema import ServeConfig, group_of
 from ....core.config.values import human_int, human_int_or_auto, json_mapping, names
+from ....core.version import __version__
 from ..releases.table import EnvVar, Flag, Table
 from ..releases.versions import Version, parse
 from .interpret.fields import BOUNDS

@@ -85,6 +85,7 @@ class _Script:
         found = Configuration(
             self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
         )
+        given: list[tuple[str, ast.expr | ast.keyword, ast.expr]]
         given = [("model", item, item) for item in node.args[:1]]
         for keyword in node.keywords:
             if keyword.arg is not None:
@@ -184,10 +185,11 @@ class _Script:
             keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
             if all(isinstance(key, str) for key in keys):
                 return {str(key): value for key, value in zip(keys, node.values, strict=True)}
-        plain = isinstance(node, ast.Call) and _called(node) == "dict" and not node.args
-        if plain and all(keyword.arg for keyword in node.keywords):
-            return {str(keyword.arg): keyword.value for keyword in node.keywords}
-        return None
+        if not isinstance(node, ast.Call) or _called(node) != "dict" or node.args:
+            return None
+        if not all(keyword.arg for keyword in node.keywords):
+            return None
+        return {str(keyword.arg): keyword.value for keyword in node.keywords}
 
     def _value(self, node: ast.expr, depth: int = 0) -> Any:
         if depth > 20:

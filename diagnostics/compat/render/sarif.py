@@ -15,7 +15,7 @@ LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 def render(results: Sequence[Result]) -> str:
     """One run with every finding as a result and every code met as a rule."""
-    from .... import __version__
+    from ....core.version import __version__
 
     codes = sorted({(finding.code, result.engine) for result in results for finding in result.findings})
     index = {code: position for position, (code, _) in enumerate(codes)}
