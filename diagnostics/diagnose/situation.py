@@ -296,10 +296,10 @@ class Situation:
 def measured_kv_tokens(evidence: Evidence) -> float | None:
     """Tokens that the cache holds, where a log, a page or a person says so; None where nobody does."""
     told = evidence.value("kv_tokens") or evidence.setting("kv_tokens")
+    if told:
+        return float(told)
     blocks = evidence.setting("num_gpu_blocks") or evidence.value("kv_blocks")
-    if not told and not blocks:
-        return None
-    return float(told or blocks * (evidence.setting("block_size") or 16))
+    return float(blocks * (evidence.setting("block_size") or 16)) if blocks else None
 
 
 def preemption_marks(s: Situation) -> str:
