@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from .errors import CapacityError
 from .quantization import Quantization, dtype_bytes, stored_quantization
@@ -41,6 +41,7 @@ class MemoryRule:
     graph_bytes: int  # of one layer in one captured size
     window_aware: bool  # sliding-window layers keep blocks for their window only
     useful_only: bool = False  # never more blocks than max_num_seqs full sequences need
+    cache_limit_bytes: int | None = None  # of a cache whose size is not given, unless one request needs more
     default_utilization: float = 0.9
 
 
@@ -50,7 +51,6 @@ class DeviceMemory:
 
     total_bytes: int
     free_bytes: int | None = None
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class MemorySettings:
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
+    fit_length: bool = False  # max_model_len is the most that is wanted; what the cache holds is taken
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
@@ -91,6 +92,7 @@ class MemoryBudget:
 
     rule: str
     total_bytes: int
+    free_bytes: int  # all of it where nothing else uses the device
     usable_bytes: int
     weights_bytes: int
     forward_bytes: int
@@ -99,15 +101,16 @@ class MemoryBudget:
     graph_bytes: int  # 0 when the rule does not count them
     context_bytes: int
     other_bytes: int
+    unclaimed_bytes: int  # left over beyond what the rule's cache takes
     kv_bytes: int
     kv_dtype: str
     bytes_per_token: int  # of the cache, all layers of this device
     block_size: int
     num_blocks: int
-    max_model_len: int
+    max_model_len: int  # as given, or as it fits
     one_request_bytes: int  # cache of one request of max_model_len
     utilization: float
-    kv_given: bool = False  # the cache's size was set, not left over
+    kv_given: str | None = None  # the knob that set the cache's size; None: it takes what is left
     measured: tuple[str, ...] = ()
     weights: dict[str, int] = field(default_factory=dict)  # by component
 
@@ -122,11 +125,13 @@ class MemoryBudget:
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes that a cache of a given size asks for beyond the device; 0 for one that takes what is left."""
-        if not self.kv_given:
-            return 0
+        """Bytes that a cache of a given size asks for beyond what is free; 0 for one that takes what is left."""
+        return max(0, self._wanted_bytes - self.free_bytes) if self.kv_given else 0
+
+    @property
+    def _wanted_bytes(self) -> int:
         parts = self.weights_bytes + self.activation_bytes + self.graph_bytes + self.context_bytes
-        return max(0, parts + self.other_bytes + self.kv_bytes - self.total_bytes)
+        return parts + self.other_bytes + self.kv_bytes
 
     @property
     def fits(self) -> bool:
@@ -148,6 +153,7 @@ class MemoryBudget:
 
     def rows(self) -> list[tuple[str, int]]:
         """The table of a report: label and bytes, in the order of the subtraction."""
+        unclaimed = [("left free", -self.unclaimed_bytes)] if self.unclaimed_bytes else []
         return [
             ("device", self.total_bytes),
             (f"usable at {self.utilization:g}", self.usable_bytes),
@@ -156,23 +162,31 @@ class MemoryBudget:
             ("context", -self.context_bytes),
             ("graphs", -self.graph_bytes),
             ("other", -self.other_bytes),
+            *unclaimed,
             ("KV cache", self.kv_bytes),
         ]
 
     def arithmetic(self) -> str:
         """One line: the subtraction in GiB, with its result."""
-        terms = [f"{label} {abs(size) / GIB:.2f}" for label, size in self.rows()[2:-1] if -size >= GIB / 200]
         return (
             f"{self.total_bytes / GIB:.2f} GiB x {self.utilization:g} = {self.usable_bytes / GIB:.2f}; "
-            f"less {', '.join(terms)} leaves {self.kv_bytes / GIB:.2f} GiB for the KV cache"
+            f"less {self._terms()} leaves {self.kv_bytes / GIB:.2f} GiB for the KV cache"
         )
 
-    def require_fit(self) -> None:
-        """Raises CapacityError with the arithmetic, what is missing and what would make it fit."""
+    def _terms(self) -> str:
+        """What is subtracted, in GiB."""
+        rows = self.rows()[2:-1]
+        return ", ".join(f"{label} {abs(size) / GIB:.2f}" for label, size in rows if -size >= GIB / 200)
+
+    def require_fit(self, place: str = "") -> None:
+        """Raises CapacityError with the arithmetic, what is missing and what would make it fit.
+
+        place: where the knob that gives the cache's size was written.
+        """
         if self.fits:
             return
         if self.kv_given:
-            self._refuse_given()
+            self._refuse_given(f"{self.kv_given} ({place})" if place else self.kv_given)
         raise CapacityError(
             f"It does not fit: {self.arithmetic()}, and one request of max_model_len {self.max_model_len} needs "
             f"{self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB are missing "
@@ -193,20 +207,19 @@ class MemoryBudget:
         told = ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
         return told[0].upper() + told[1:] + "."
 
-    def _refuse_given(self) -> NoReturn:
+    def _refuse_given(self, knob: str) -> NoReturn:
         """The refusal of a cache whose size was set."""
         cache = f"a KV cache of {self.kv_bytes / GIB:.2f} GiB"
         if self.excess_bytes:
             raise CapacityError(
-                f"It does not fit: weights {self.weights_bytes / GIB:.2f} GiB, activation peak "
-                f"{self.activation_bytes / GIB:.2f} and {cache} exceed the device's {self.total_bytes / GIB:.2f} GiB "
-                f"by {self.excess_bytes / GIB:.2f}. Use smaller weights, more devices, or a smaller "
-                "kv_cache_memory_bytes."
+                f"It does not fit: {self._terms()} and {cache} are {self._wanted_bytes / GIB:.2f} GiB, and "
+                f"{self.free_bytes / GIB:.2f} GiB are free: {self.excess_bytes / GIB:.2f} GiB are missing. "
+                f"Lower {knob}, or use smaller weights or more devices."
             )
         raise CapacityError(
             f"It does not fit: {cache} holds {self.kv_tokens:,} tokens and one request of max_model_len "
             f"{self.max_model_len:,} needs {self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB "
-            "are missing. Raise kv_cache_memory_bytes or lower max_model_len."
+            f"are missing. Raise {knob}, or lower max_model_len."
         )
 
 
@@ -220,7 +233,8 @@ def memory_budget(
     """The budget of the fullest device. Nothing is refused here: see `MemoryBudget.require_fit`.
 
     With `kv_cache_memory_bytes` the cache has exactly that size, and with `num_blocks` exactly that
-    many blocks, as in vLLM. Raises ModelError for an unknown dtype or quantisation.
+    many blocks, as in vLLM; a rule that takes what is useful alone takes no more of them than that.
+    Raises ModelError for an unknown dtype or quantisation.
     """
     given = measured or Measured()
     tp, pp = settings.tensor_parallel_size, settings.pipeline_parallel_size
@@ -237,17 +251,18 @@ def memory_budget(
     usable = int(device.total_bytes * settings.gpu_memory_utilization)
     if device.free_bytes is not None:
         usable = min(usable, device.free_bytes)
-    kv = usable - weights - activations - graphs - context - settings.other_bytes
-    if settings.kv_cache_memory_bytes is not None:
-        kv = settings.kv_cache_memory_bytes
+    left = usable - weights - activations - graphs - context - settings.other_bytes
     kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, _explicit(settings.dtype))
     per_token = kv_bytes_per_token(shape, kv_dtype, tp, pp)
-    blocks = (
-        settings.num_blocks if settings.num_blocks is not None else _blocks(kv, per_token, settings, rule)
-    )
+    needed = request_kv_bytes(shape, settings, rule, 1 if settings.fit_length else settings.max_model_len)
+    cache = _cache(left, max(1, per_token * settings.block_size), needed, settings, rule)
+    length = settings.max_model_len
+    if settings.fit_length:
+        length = max(1, min(length, cache.num_blocks * settings.block_size))
     return MemoryBudget(
         rule=rule.name,
         total_bytes=device.total_bytes,
+        free_bytes=device.total_bytes if device.free_bytes is None else device.free_bytes,
         usable_bytes=usable,
         weights_bytes=weights,
         forward_bytes=forward,
@@ -256,15 +271,16 @@ def memory_budget(
         graph_bytes=graphs,
         context_bytes=context,
         other_bytes=settings.other_bytes,
-        kv_bytes=kv,
+        unclaimed_bytes=0 if cache.given_by else left - cache.size_bytes,
+        kv_bytes=cache.size_bytes,
         kv_dtype=kv_dtype,
         bytes_per_token=per_token,
         block_size=settings.block_size,
-        num_blocks=max(0, blocks),
-        max_model_len=settings.max_model_len,
-        one_request_bytes=request_kv_bytes(shape, settings, rule, settings.max_model_len),
+        num_blocks=cache.num_blocks,
+        max_model_len=length,
+        one_request_bytes=request_kv_bytes(shape, settings, rule, length),
         utilization=settings.gpu_memory_utilization,
-        kv_given=settings.kv_cache_memory_bytes is not None,
+        kv_given=cache.given_by,
         measured=tuple(name for name in Measured.__slots__ if getattr(given, name) is not None),
         weights={name: getattr(parts, name) for name in type(parts).__slots__},
     )
@@ -343,12 +359,27 @@ def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:
     )
 
 
-def _blocks(kv: int, per_token: int, settings: MemorySettings, rule: MemoryRule) -> int:
-    blocks = kv // max(1, per_token * settings.block_size)
-    if rule.useful_only and settings.kv_cache_memory_bytes is None:
+class _Cache(NamedTuple):
+    """The cache that is taken, and the knob that set its size, if one did."""
+
+    size_bytes: int
+    num_blocks: int
+    given_by: str | None = None
+
+
+def _cache(left: int, block: int, needed: int, settings: MemorySettings, rule: MemoryRule) -> _Cache:
+    """Of `left` bytes, in blocks of `block` bytes; `needed` hold one request."""
+    if settings.num_blocks is not None:
+        return _Cache(settings.num_blocks * block, settings.num_blocks, "num_gpu_blocks_override")
+    size, given_by = left, None
+    if settings.kv_cache_memory_bytes is not None:
+        size, given_by = settings.kv_cache_memory_bytes, "kv_cache_memory_bytes"
+    elif rule.cache_limit_bytes is not None:
+        size = min(size, max(rule.cache_limit_bytes, needed))
+    if rule.useful_only:
         useful = settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
-        blocks = min(blocks, useful)
-    return blocks
+        size = min(size, useful * block)
+    return _Cache(size, max(0, size // block), given_by)
 
 
 def _explicit(dtype: str | None) -> str | None:

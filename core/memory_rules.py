@@ -15,6 +15,7 @@ CAMSHAFT_CUDA = MemoryRule(
     graphs_counted=True,
     graph_bytes=200_000,
     window_aware=False,
+    useful_only=True,
 )
 CAMSHAFT_CPU = replace(
     CAMSHAFT_CUDA,
@@ -23,7 +24,7 @@ CAMSHAFT_CPU = replace(
     context_bytes=int(0.75 * GIB),
     communication_bytes=0,
     graph_bytes=0,
-    useful_only=True,
+    cache_limit_bytes=4 * GIB,  # a host's memory is not the engine's alone
 )
 
 

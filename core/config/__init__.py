@@ -3,7 +3,7 @@
 from ..places import Place
 from .budget import memory_of, memory_settings, rule_of, settled
 from .conflicts import POLICY_CONFLICTS, Conflict
-from .fit import find_shape, presets_for, require_machine, resolve_here
+from .fit import find_shape, presets_for, require_machine
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
 from .resolve import Effective, Resolved, policy_of, resolve
 from .schema import ServeConfig, group_of, json_schema
@@ -38,7 +38,6 @@ __all__ = [
     "presets_for",
     "require_machine",
     "resolve",
-    "resolve_here",
     "rule_of",
     "settled",
     "with_policy",

@@ -41,7 +41,7 @@ def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
 def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> MemorySettings:
     """The settings that decide memory, from a resolved configuration. Raises ConfigError where one is open.
 
-    Where max_model_len is to be whatever fits (-1), one token is all that must.
+    With max_model_len -1 only one token must fit, and the model's positions are the most that is wanted.
     """
     rows, block = settled(config, "max_num_seqs"), settled(config, "block_size")
     length = settled(config, "max_model_len")
@@ -50,7 +50,8 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     return MemorySettings(
         max_num_batched_tokens=settled(config, "max_num_batched_tokens"),
         max_num_seqs=rows,
-        max_model_len=max(1, length),
+        max_model_len=longest,
+        fit_length=length == -1,
         block_size=block,
         gpu_memory_utilization=config.gpu_memory_utilization,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
@@ -75,8 +76,6 @@ def settled(config: ServeConfig, name: str) -> int:
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
     """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
-    device = DeviceMemory(
-        total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name
-    )
+    device = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes)
     settings = memory_settings(resolved.config, shape, hardware.kind)
     return memory_budget(shape, device, settings, rule_of(hardware.kind))

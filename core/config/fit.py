@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
-from ..memory import GIB, MemoryBudget
+from ..memory import MemoryBudget
 from ..model_sheets import sheet_of, sheet_shape
 from ..shape import ModelShape, read_shape
 from .budget import memory_of
-from .hardware import Hardware, find_cpu, find_hardware
+from .hardware import Hardware, find_cpu
 from .resolve import Resolved, resolve
 from .sources import load_config, preset_names
 
@@ -68,7 +66,7 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
         return None
     budget = memory_of(resolved, hardware, resolved.shape)
     try:
-        _require_memory(budget, resolved, hardware)
+        budget.require_fit(_place_of(budget, resolved))
     except CapacityError as error:
         raise CapacityError(
             f"{error} This is {hardware.describe()}; {_advice(hardware, config.model)}"
@@ -112,27 +110,9 @@ def _refuse_gpu_only(resolved: Resolved) -> None:
         )
 
 
-def _require_memory(budget: MemoryBudget, resolved: Resolved, hardware: Hardware) -> None:
-    """Raises CapacityError saying what is missing, and what would make it fit."""
-    if resolved.config.kv_cache_memory_bytes is None:
-        budget.require_fit()
-        return
-    place = resolved.values["kv_cache_memory_bytes"].why
-    if budget.missing_bytes:
-        raise CapacityError(
-            f"kv_cache_memory_bytes ({place}): {budget.kv_bytes / GIB:.2f} GiB hold {budget.kv_tokens:,} tokens and "
-            f"one request of max_model_len {budget.max_model_len:,} needs {budget.one_request_bytes / GIB:.2f} GiB: "
-            f"{budget.missing_bytes / GIB:.2f} GiB are missing. Raise it, or lower max_model_len."
-        )
-    wanted = budget.weights_bytes + budget.activation_bytes + budget.kv_bytes
-    free = hardware.memory_bytes if hardware.free_bytes is None else hardware.free_bytes
-    if wanted > free:
-        raise CapacityError(
-            f"It does not fit: weights {budget.weights_bytes / GIB:.2f} GiB, activations "
-            f"{budget.activation_bytes / GIB:.2f} GiB and a KV cache of {budget.kv_bytes / GIB:.2f} GiB need "
-            f"{wanted / GIB:.2f} GiB and {free / GIB:.2f} GiB are free: {(wanted - free) / GIB:.2f} GiB are "
-            f"missing. Lower kv_cache_memory_bytes ({place}), or use smaller weights."
-        )
+def _place_of(budget: MemoryBudget, resolved: Resolved) -> str:
+    """Where the cache's size was written, if it was."""
+    return resolved.values[budget.kv_given].why.strip("()") if budget.kv_given else ""
 
 
 def _advice(hardware: Hardware, model: str) -> str:
@@ -170,16 +150,6 @@ def _starts(name: str, hardware: Hardware) -> bool:
         resolved = resolve(loaded, hardware, shape)
         if shape is None:
             return hardware.kind == "cpu"
-        budget = memory_of(resolved, hardware, shape)
-        _require_memory(budget, resolved, hardware)
+        return memory_of(resolved, hardware, shape).fits
     except CamshaftError:
         return False
-    return True
-
-
-def resolve_here(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
-    """Loads a configuration to serve and settles it for this machine, refusing what cannot work here."""
-    loaded = load_config(source, overrides)
-    resolved = resolve(loaded, find_hardware(loaded.config.device), find_shape(loaded.config.model))
-    require_machine(resolved)
-    return resolved

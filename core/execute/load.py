@@ -12,13 +12,7 @@ from ...kernels.threads import usable_cores
 from ..config.budget import Kind, graph_sizes, memory_settings, rule_of
 from ..config.hardware import Hardware, find_cpu, find_gpu
 from ..errors import CapacityError, ConfigError
-from ..memory import (
-    GIB,
-    DeviceMemory,
-    Measured,
-    MemoryBudget,
-    memory_budget,
-)
+from ..memory import DeviceMemory, Measured, memory_budget
 from ..model.base import Model
 from ..model.loading.hub import locate
 from ..model.registry import obstacle
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
 
 FP8_CACHES = ("fp8", "fp8_e4m3")
 FP8_CAPABILITY = (8, 9)  # e4m3 products and conversions; Triton refuses them below
-CPU_CACHE_BYTES = 4 * GIB  # unless the configuration says more: a host's memory is not the engine's alone
 
 
 def load_model(config: ServeConfig) -> Loaded:
@@ -43,7 +36,7 @@ def load_model(config: ServeConfig) -> Loaded:
     folder = locate(config.model)
     shape = model_shape(folder)
     dtype = dtype_of(config.dtype, device)
-    free = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes, name=hardware.name)
+    free = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes)
     limits = limits_of(config, shape, device, dtype, free)
     if device.type == "cpu":
         set_threads(shape)
@@ -77,11 +70,12 @@ def weights_that_fit(load: Callable[[], Model]) -> Model:
 
 def require_fp8(config: ServeConfig, hardware: Hardware) -> None:
     """Raises ConfigError where the configuration asks a GPU for FP8 that has no arithmetic for it."""
-    if hardware.kind != "cuda" or (hardware.compute_capability or FP8_CAPABILITY) >= FP8_CAPABILITY:
+    capability = hardware.compute_capability
+    if hardware.kind != "cuda" or capability is None or capability >= FP8_CAPABILITY:
         return
     for knob, value in (("quantization", config.quantization), ("kv_cache_dtype", config.kv_cache_dtype)):
         if value in FP8_CACHES:
-            have, need = (".".join(map(str, part)) for part in (hardware.compute_capability, FP8_CAPABILITY))
+            have, need = (".".join(map(str, part)) for part in (capability, FP8_CAPABILITY))
             raise ConfigError(
                 f"{knob}: {value} needs a GPU of compute capability {need} (L4, L40S, H100) or later; "
                 f"{hardware.name} has {have}. Leave {knob} out."
@@ -169,45 +163,28 @@ def limits_of(
     memory: DeviceMemory,
     measured: Measured | None = None,
 ) -> Limits:
-    """Blocks by the memory budget, never more than all rows at full length could use; from a resolved configuration.
-
-    Raises CapacityError.
-    """
+    """Rows and blocks by the memory budget, from a resolved configuration. Raises CapacityError."""
     kind: Kind = "cpu" if device.type == "cpu" else "cuda"
     settings = memory_settings(config, shape, kind)
     if measured is not None:
         settings = replace(settings, other_bytes=0)  # among what was measured
-    block_size, rows = settings.block_size, settings.max_num_seqs
-    length = settings.max_model_len if config.max_model_len != -1 else shape.max_position_embeddings
-    rule = rule_of(kind)
-    budget = memory_budget(shape, memory, settings, rule, measured)
-    blocks = budget.num_blocks
-    if config.num_gpu_blocks_override is None:
-        if device.type == "cpu" and config.kv_cache_memory_bytes is None:
-            blocks = min(blocks, max(CPU_CACHE_BYTES, budget.one_request_bytes) // _block_bytes(budget))
-        blocks = min(blocks, rows * -(-length // block_size))
-    if config.max_model_len == -1:
-        length = min(length, blocks * block_size)
-    if blocks < 1 or blocks * block_size < min(length, shape.max_position_embeddings):
-        budget.require_fit()
-        raise CapacityError(
-            f"{blocks} KV blocks of {block_size} tokens hold {blocks * block_size} tokens, fewer than "
-            f"max_model_len {length}; lower max_model_len or give the cache more memory"
-        )
-    cache_bytes = blocks * _block_bytes(budget)
-    told = {**dict(budget.rows()), "KV cache": cache_bytes, "KV blocks": blocks, "rule": budget.rule}
+    budget = memory_budget(shape, memory, settings, rule_of(kind), measured)
+    budget.require_fit()
+    cache_bytes = budget.num_blocks * budget.bytes_per_token * budget.block_size
+    told = {
+        **dict(budget.rows()),
+        "KV cache": cache_bytes,
+        "KV blocks": budget.num_blocks,
+        "rule": budget.rule,
+    }
     return Limits(
-        num_blocks=blocks,
-        block_size=block_size,
-        max_num_seqs=rows,
-        max_model_len=length,
+        num_blocks=budget.num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=budget.max_model_len,
         seed=config.seed or 0,
         cache_dtype=cache_dtype_of(config.kv_cache_dtype, shape, device, dtype),
         max_num_batched_tokens=settings.max_num_batched_tokens,
         capture_sizes=graph_sizes(config, kind),
         memory=told,
     )
-
-
-def _block_bytes(budget: MemoryBudget) -> int:
-    return budget.bytes_per_token * budget.block_size

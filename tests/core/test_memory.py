@@ -148,11 +148,16 @@ def test_a_given_cache_size_wins_over_utilisation() -> None:
 
 
 def test_a_given_cache_beyond_the_device_is_refused() -> None:
-    with pytest.raises(CapacityError, match="exceed the device's"):
+    with pytest.raises(
+        CapacityError, match=r"are 8[0-9.]+ GiB, and 79.18 GiB are free: .* Lower kv_cache_memory_bytes,"
+    ):
         budget(LLAMA_8B, kv_cache_memory_bytes=70 * GIB).require_fit()
     with pytest.raises(CapacityError, match="Raise kv_cache_memory_bytes"):
         budget(LLAMA_8B, kv_cache_memory_bytes=GIB).require_fit()
     budget(LLAMA_8B, kv_cache_memory_bytes=4 * GIB).require_fit()
+    with pytest.raises(CapacityError, match=r"Raise num_gpu_blocks_override \(vllm.yaml:3\)"):
+        budget(LLAMA_8B, num_blocks=999).require_fit("vllm.yaml:3")
+    budget(LLAMA_8B, num_blocks=1000).require_fit()
 
 
 def test_cpu_rule_never_takes_more_blocks_than_its_sequences_can_use() -> None:
@@ -163,6 +168,43 @@ def test_cpu_rule_never_takes_more_blocks_than_its_sequences_can_use() -> None:
         CAMSHAFT_CPU,
     )
     assert found.num_blocks == 4 * 63
+
+
+def on_cpu(free_gib: int = 64, **changes: object) -> MemoryBudget:
+    asked = MemorySettings(max_num_batched_tokens=512, max_num_seqs=64, max_model_len=1000)
+    return memory_budget(
+        shape_from_config(LLAMA_8B | {"num_hidden_layers": 2}),
+        DeviceMemory(total_bytes=64 * GIB, free_bytes=free_gib * GIB),
+        replace(asked, **changes),  # type: ignore[arg-type]
+        CAMSHAFT_CPU,
+    )
+
+
+def test_a_cache_on_a_cpu_is_limited_unless_one_request_or_the_configuration_asks_for_more() -> None:
+    found = on_cpu(max_num_seqs=4096)
+    assert found.kv_bytes == 4 * GIB
+    assert found.unclaimed_bytes > 0
+    sizes = dict(found.rows())
+    assert sizes["left free"] == -found.unclaimed_bytes
+    assert sum(list(sizes.values())[1:-1]) == sizes["KV cache"] == found.kv_bytes
+    long = on_cpu(max_model_len=600_000, max_num_seqs=1)
+    assert long.kv_bytes == long.one_request_bytes > 4 * GIB
+    assert long.fits
+    assert on_cpu(max_num_seqs=4096, kv_cache_memory_bytes=8 * GIB).kv_bytes == 8 * GIB
+
+
+def test_a_given_cache_is_held_against_what_is_free_and_not_beyond_what_is_useful() -> None:
+    assert on_cpu(8, max_num_seqs=9999, kv_cache_memory_bytes=9 * GIB).excess_bytes > GIB
+    assert on_cpu(8, max_num_seqs=64, kv_cache_memory_bytes=9 * GIB).fits
+
+
+@pytest.mark.parametrize("blocks", [1, 40, None])
+def test_a_length_that_may_be_whatever_fits_is_what_the_cache_holds(blocks: int | None) -> None:
+    found = on_cpu(fit_length=True, max_model_len=8192, num_blocks=blocks)
+    assert found.fits
+    assert found.max_model_len == (8192 if blocks is None else blocks * 16)
+    assert found.one_request_bytes <= found.kv_bytes
+    assert not on_cpu(1, fit_length=True, max_model_len=8192).fits
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)

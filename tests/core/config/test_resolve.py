@@ -220,11 +220,13 @@ def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
 def test_a_cache_of_a_given_size_must_hold_a_request_and_fit_the_memory() -> None:
     small = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="10M")
     with pytest.raises(
-        CapacityError, match=r"one request of max_model_len 8,192 needs .* are missing. Raise it"
+        CapacityError, match=r"one request of max_model_len 8,192 needs .* are missing. Raise kv_cache_memory_bytes \(given\), or"
     ):
         require_machine(small)
-    large = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="40G")
-    with pytest.raises(CapacityError, match=r"need .* are free: .* are missing. Lower kv_cache_memory_bytes"):
+    large = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="40G", max_num_seqs=512)
+    with pytest.raises(
+        CapacityError, match=r"GiB are free: .* are missing. Lower kv_cache_memory_bytes \(given"
+    ):
         require_machine(large)
 
 
