@@ -55,7 +55,6 @@ def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple
 
 
 def _calibrate(resolved: Resolved, seconds: float) -> dict[str, Any]:
-    from ..core.build import policy_file
     from ..core.errors import ConfigError
     from ..core.execute.torch_executor import TorchExecutor
     from ..diagnostics.cost import calibrate as cost
@@ -72,7 +71,7 @@ def _calibrate(resolved: Resolved, seconds: float) -> dict[str, Any]:
     with closing(executor):
         with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=True):
             capacity = executor.open()
-        plain, policy = config.model_copy(update={"record": None}), policy_file(config)
+        plain, policy = config.model_copy(update={"record": None}), resolved.policy
         _say("serving a small load")
         steps = trial(executor, capacity, plain, policy)
         timings = measure(executor, capacity, seconds=seconds, progress=_say)

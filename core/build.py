@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..policies.base import PolicyError
-from ..policies.registry import PolicyFile, load_policy
-from .config import LoadedConfig, Resolved, ServeConfig, find_hardware, find_shape, require_machine, resolve
+from .config import (
+    LoadedConfig,
+    Resolved,
+    ServeConfig,
+    find_hardware,
+    find_shape,
+    policy_file,
+    require_machine,
+    resolve,
+)
 from .engine import Engine
 from .errors import ConfigError, ModelError
 from .shape import ModelShape, read_shape
-
-
-def policy_file(config: ServeConfig) -> PolicyFile:
-    """The policy that a configuration names or holds; vLLM's `scheduling_policy` replaces its order.
-
-    Raises ConfigError.
-    """
-    try:
-        policy = load_policy(config.policy)
-        if config.scheduling_policy is not None:
-            policy = load_policy({**policy.model_dump(exclude_none=True), "order": config.scheduling_policy})
-    except PolicyError as error:
-        raise ConfigError(f"policy: {error}") from error
-    return policy
 
 
 def settle(loaded: LoadedConfig, progress: Callable[[str, int, int], None] | None = None) -> Resolved:

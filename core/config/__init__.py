@@ -5,7 +5,7 @@ from .budget import memory_of, memory_settings, rule_of, settled
 from .conflicts import POLICY_CONFLICTS, Conflict
 from .fit import find_shape, presets_for, require_machine
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
-from .resolve import Effective, Resolved, policy_of, resolve
+from .resolve import Effective, Resolved, policy_file, policy_of, resolve
 from .schema import ServeConfig, group_of, json_schema
 from .sources import Entry, LoadedConfig, Purpose, find_source, load_config, preset_names, with_policy
 from .support import UNSUPPORTED, Unsupported
@@ -33,6 +33,7 @@ __all__ = [
     "load_config",
     "memory_of",
     "memory_settings",
+    "policy_file",
     "policy_of",
     "preset_names",
     "presets_for",

@@ -85,7 +85,7 @@ def refuse_policy_conflicts(loaded: LoadedConfig, policy: PolicyFile) -> None:
     A preset's own knobs give way silently to a policy that was named over it, and a policy that nobody
     named gives way to the knobs.
     """
-    if "policy" not in loaded.entries:
+    if "policy" not in loaded.entries or loaded.policy_wins:
         return
     lines: list[str] = []
     for conflict in POLICY_CONFLICTS:

@@ -60,8 +60,8 @@ def resolve(
     policy = policy or policy_of(loaded)
     values = {name: _written(loaded, name) for name in ServeConfig.model_fields}
     refuse_policy_conflicts(loaded, policy)
-    _lay_policy(values, policy, over_preset=loaded.origin("policy") == "given")
-    _drop_chunk_size(values)
+    _lay_policy(values, policy, loaded)
+    _drop_chunk_size(values, loaded)
     for name, rule in _RULES.items():
         if values[name].value in (None, "auto", -1):
             values[name] = rule(_Facts(values, hardware, shape, policy))
@@ -80,32 +80,46 @@ def resolve(
 
 
 def policy_of(loaded: LoadedConfig) -> PolicyFile:
-    """The policy file that a configuration names or holds. Raises ConfigError with the place of the key."""
+    """As `policy_file`. Raises ConfigError with the place of the key."""
     try:
-        policy = load_policy(loaded.config.policy)
-    except PolicyError as error:
+        return policy_file(loaded.config)
+    except ConfigError as error:
         entry = loaded.entries.get("policy")
-        raise ConfigError(f"{entry.place if entry else 'policy'}: policy: {error}") from error
-    if loaded.config.scheduling_policy is not None:
-        return policy.model_copy(update={"order": loaded.config.scheduling_policy})
+        raise ConfigError(f"{entry.place}: {error}" if entry else str(error)) from error
+
+
+def policy_file(config: ServeConfig) -> PolicyFile:
+    """The policy that a configuration names or holds; vLLM's `scheduling_policy` replaces its order.
+
+    Raises ConfigError.
+    """
+    try:
+        policy = load_policy(config.policy)
+        if config.scheduling_policy is not None:
+            policy = load_policy({**policy.model_dump(exclude_none=True), "order": config.scheduling_policy})
+    except PolicyError as error:
+        raise ConfigError(f"policy: {error}") from error
     return policy
 
 
-def _lay_policy(values: dict[str, Effective], policy: PolicyFile, *, over_preset: bool) -> None:
+def _lay_policy(values: dict[str, Effective], policy: PolicyFile, loaded: LoadedConfig) -> None:
     """Puts a policy file's own knobs where nothing was written; named over a preset, also over the preset's."""
+    over_preset = loaded.origin("policy") == "given"
     for name, value in policy.knobs.given().items():
-        if values[name].value is None or (over_preset and values[name].origin == "preset"):
+        gives_way = loaded.policy_wins or (over_preset and values[name].origin == "preset")
+        if values[name].value is None or gives_way:
             values[name] = Effective(value, "policy", f"policy {policy.name}")
 
 
-def _drop_chunk_size(values: dict[str, Effective]) -> None:
-    """A preset's step is the size of a chunk: it has no meaning once prompts are taken whole."""
-    whole = values["enable_chunked_prefill"]
-    if (
-        whole.value is False
-        and whole.origin in ("given", "policy")
-        and values["max_num_batched_tokens"].origin == "preset"
-    ):
+def _drop_chunk_size(values: dict[str, Effective], loaded: LoadedConfig) -> None:
+    """A preset's step is the size of a chunk: it has no meaning once prompts are taken whole.
+
+    No more has a given one under a policy that wins over what was given.
+    """
+    whole, step = values["enable_chunked_prefill"], values["max_num_batched_tokens"]
+    by_preset = step.origin == "preset" and whole.origin in ("given", "policy")
+    by_given = step.origin == "given" and whole.origin == "policy" and loaded.policy_wins
+    if whole.value is False and (by_preset or by_given):
         values["max_num_batched_tokens"] = Effective(None, "default")
 
 

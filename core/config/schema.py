@@ -120,7 +120,7 @@ class ServeConfig(BaseModel):
         "scheduling", "Admit a prompt only when all of it fits the cache."
     )
 
-    # parallel, speculation, adapters: known, and refused by `serve` until they work
+    # parallel, speculation, adapters: known, and refused by `serve`
     tensor_parallel_size: Int = _knob("parallel", "GPUs that share each layer.", 1, ge=1)
     pipeline_parallel_size: Int = _knob("parallel", "GPUs that share the layers.", 1, ge=1)
     data_parallel_size: Int = _knob("parallel", "Copies of the engine behind one address.", 1, ge=1)
@@ -130,8 +130,6 @@ class ServeConfig(BaseModel):
     )
     speculative_config: JsonMapping | None = _knob("speculation", "Speculative decoding.")
     enable_lora: bool = _knob("adapters", "Serve LoRA adapters.", False)
-    max_loras: Int = _knob("adapters", "LoRA adapters in one step.", 1, ge=1)
-    max_lora_rank: Int = _knob("adapters", "Highest rank of an adapter.", 16, ge=1)
 
     # HTTP server
     host: str = _knob("server", "Address to listen on.", "127.0.0.1")

@@ -41,6 +41,7 @@ class LoadedConfig:
     entries: Mapping[str, Entry]  # the keys that were written, by field name
     # vLLM knobs that this engine lacks; always empty for `serve`, which refuses them
     foreign: Mapping[str, Entry] = field(default_factory=dict)
+    policy_wins: bool = False  # the policy's own knobs win over every key that was written
 
     def origin(self, name: str) -> Literal["given", "preset"] | None:
         """Who wrote a key; None where nobody did."""
@@ -78,10 +79,9 @@ def load_config(
 
 def with_policy(loaded: LoadedConfig, policy: str) -> LoadedConfig:
     """The same configuration under another policy, whose own knobs win over everything that was written."""
-    entries = {name: replace(entry, origin="preset") for name, entry in loaded.entries.items()}
-    entries["policy"] = Entry("policy", policy, Place("policy"), "given", "policy")
+    entries = {**loaded.entries, "policy": Entry("policy", policy, Place("policy"), "given", "policy")}
     config = loaded.config.model_copy(update={"policy": policy})
-    return replace(loaded, config=config, entries=entries)
+    return replace(loaded, config=config, entries=entries, policy_wins=True)
 
 
 def preset_names() -> list[str]:

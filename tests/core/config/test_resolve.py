@@ -131,7 +131,17 @@ def test_another_policy_wins_over_everything_that_was_written() -> None:
     assert told(static, "max_num_seqs")[0] == 9
     assert told(static, "max_num_batched_tokens")[0] == 8192
     chunked = resolve(with_policy(loaded, "continuous-chunked"), CPU, shape())
-    assert told(chunked, "max_num_batched_tokens")[0] == 99
+    assert told(chunked, "max_num_batched_tokens") == (99, "given")
+
+
+def test_a_policy_that_wins_leaves_word_of_who_wrote_what() -> None:
+    loaded = load_config("cpu-demo", ["port=9", "enable_chunked_prefill=true"])
+    other = with_policy(loaded, "static")  # contradicts what was given, and wins
+    assert [other.origin(name) for name in ("port", "model", "policy")] == ["given", "preset", "given"]
+    assert told(resolve(other, CPU), "port") == (9, "given")
+    assert told(resolve(other, CPU), "enable_chunked_prefill") == told(
+        resolve(with_policy(load_config("cpu-demo"), "static"), CPU), "enable_chunked_prefill"
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +230,8 @@ def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
 def test_a_cache_of_a_given_size_must_hold_a_request_and_fit_the_memory() -> None:
     small = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="10M")
     with pytest.raises(
-        CapacityError, match=r"one request of max_model_len 8,192 needs .* are missing. Raise kv_cache_memory_bytes \(given\), or"
+        CapacityError,
+        match=r"one request of max_model_len 8,192 needs .* are missing. Raise kv_cache_memory_bytes \(given\), or",
     ):
         require_machine(small)
     large = resolved(CPU, shape(num_hidden_layers=2), kv_cache_memory_bytes="40G", max_num_seqs=512)
