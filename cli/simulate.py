@@ -163,7 +163,7 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from ..core.model_sheets import load_model
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
-    from ..diagnostics.simulate.devices import device_for
+    from ..diagnostics.simulate.devices import device_for, named_by_its_file
     from ..diagnostics.simulate.inputs import read_config
 
     loaded, found, notes = read_config(config, options["overrides"])
@@ -174,6 +174,8 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
         click.echo(
             f"{config}: read as {found}'s, and predicted so; --engine camshaft predicts this engine", err=True
         )
+    if origin := named_by_its_file(loaded, options["gpu"]):
+        click.echo(f"{config}: {origin}", err=True)
     shape = find_shape(loaded.config.model) or load_model(loaded.config.model)
     return prepare(
         loaded,

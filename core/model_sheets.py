@@ -104,7 +104,7 @@ def _index() -> dict[str, str]:
 # Words of a name that say nothing about the shape, and those that name a storage format.
 _PLAIN = {
     "instruct", "chat", "it", "hf", "base", "thinking", "preview", "dynamic", "bf16", "fp16", "gguf", "meta",
-    "block", "quantized", "maverick", "v1", "v2", "4bit", "8bit", "bnb", "turbo", "2501", "2503", "2506", "2507",
+    "block", "quantized", "maverick", "v1", "v2", "4bit", "8bit", "bnb", "turbo", "2501", "2503", "2506",
 }  # fmt: skip
 _FORMATS = {
     "fp8": "fp8", "awq": "awq", "gptq": "gptq", "int4": "int4", "int8": "int8", "w4a16": "int4", "w8a8": "int8",

@@ -205,6 +205,10 @@ async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
         return str(answer.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
         raise EvidenceError(f"{target.base}/models answers {error.response.status_code}") from error
+    except httpx.UnsupportedProtocol as error:
+        raise EvidenceError(
+            f"{target.base}: an address begins with its protocol: http://{target.base}"
+        ) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise EvidenceError(f"{target.base}: no server answers: {error or type(error).__name__}") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:

@@ -43,6 +43,9 @@ class CostSettings:
     async_scheduling: bool = (
         False  # the next step is planned while this one runs; taking tokens in is not hidden
     )
+    offloaded_bytes: int = (
+        0  # of weights that stay in the host's memory and are read from there in every step
+    )
     sorted_sampling: bool = True  # top-k or top-p by sorting the logits, as vLLM's own sampler does
 
 
@@ -56,6 +59,7 @@ class StepTime:
     decode_attention: float = 0.0
     prefill_attention: float = 0.0
     communication: float = 0.0
+    transfer: float = 0.0  # of weights that lie in the host's memory
     elementwise: float = 0.0
     sampling: float = 0.0
     launch: float = 0.0  # waiting for kernels to be launched, beyond the device's own time
@@ -74,6 +78,7 @@ class StepTime:
             + self.decode_attention
             + self.prefill_attention
             + self.communication
+            + self.transfer
             + self.elementwise
             + self.sampling
             + self.launch
@@ -138,6 +143,7 @@ class StepCost:
         time = StepTime(
             gemm, experts, head, communication=communication, elementwise=elementwise, sampling=sampling
         )
+        time.transfer = self.settings.offloaded_bytes / (self.hardware.host_link_gb_s * 1e6)
         if decodes:
             time.decode_attention = self._decode_ms(decode_contexts)
         if prompts:
@@ -172,9 +178,10 @@ class StepCost:
 
     @property
     def planning_floor_ms(self) -> float:
-        """The host's share of a step that is never hidden."""
+        """What every step takes besides its tokens: the host's share that is never hidden, and weights it holds."""
         host = self.hardware.host
-        return (host.unhidden_us if self.settings.async_scheduling else host.step_us) / 1e3
+        planning = (host.unhidden_us if self.settings.async_scheduling else host.step_us) / 1e3
+        return planning + self.settings.offloaded_bytes / (self.hardware.host_link_gb_s * 1e6)
 
     def _padded(self, tokens: int) -> int:
         """Tokens after rounding up to a captured size: 1, 2, 4, then multiples of 8."""

@@ -189,7 +189,6 @@ def _percent(proof: Proof) -> float:
 
 
 def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:
-    binds = binding(seen)
     told = "no knob turned alone gains more than a little"
     trade = next((p.proposal for p in order if p.worth == "gains one thing for another"), None)
     if trade is not None:
@@ -210,7 +209,7 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
         knob=None,
         before=None,
         after=None,
-        why=f"{told}; {_BINDING[binds]}",
+        why=f"{told}; {_BINDING[binding(seen)] if confidence != 'thin' else _UNKNOWN}",
         confidence=confidence,
     )
 
@@ -225,6 +224,9 @@ _BINDING: dict[str, str] = {
 }
 
 
+_UNKNOWN = "what the steps spend their time on is not known, as their time is assumed: name the device (--gpu) and the model"
+
+
 def binding(seen: Replay) -> str:
     """What the steps spend most time on."""
     log = seen.log
@@ -234,7 +236,7 @@ def binding(seen: Replay) -> str:
     total = max(float(log.parts.sum()), 1e-12)
     big = tokens >= 256  # beyond it a product's arithmetic takes longer than reading its weights
     amounts = {
-        "weight_bandwidth": float(products[~big].sum()) / total,
+        "weight_bandwidth": float(products[~big].sum()) / total + shares["transfer"],
         "compute": float(products[big].sum()) / total + shares["prefill_attention"],
         "kv_bandwidth": shares["decode_attention"],
         "communication": shares["communication"],

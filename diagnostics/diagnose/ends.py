@@ -1,6 +1,7 @@
 """Whether a verdict holds within the declared error: both replays again, with all steps faster and all slower by it.
 
-Two replays of one cost model share its error, so a common factor on every step is what they may be off by.
+Two replays of one cost model share its error, so a common factor on every step is what they may be off by. The same
+goes for step times fitted from the evidence, whose band is wider.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ..results import Result
 from ..simulate import Replay
 from .model import Change, Proof, Verdict
 from .prove import REMEDY, WORTH, Objective, gain, predicted
-from .rig import SimulatedRig
+from .rig import Rig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Ends:
     after: tuple[Result, Result] | None = None
 
 
-def play_ends(rig: SimulatedRig, turned: Mapping[str, Any] | None) -> Ends | None:
+def play_ends(rig: Rig, turned: Mapping[str, Any] | None) -> Ends | None:
     """The replays at both ends; None where one of them cannot run or the sheet states no error."""
     percent = min(90.0, rig.band_percent)
     if percent <= 0:

@@ -9,8 +9,9 @@ from ...core.shape import WeightBytes
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
+from ..results import GOOD_SHARE
 from ..simulate import PARTS, Prepared, Replay
-from .ceiling import output_ceiling
+from .ceiling import output_ceiling, work_of
 from .model import Limit
 
 
@@ -29,12 +30,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "ms",
             f"one decode step, which reads {read / GIB:.1f} GiB of weights",
         ),
-        Limit(
-            "ttft_floor_ms",
-            target.prefill_step(max(1, int(summary.input_tokens_mean))).total,
-            "ms",
-            f"the arithmetic of a prompt of {summary.input_tokens_mean:,.0f} tokens",
-        ),
+        _first_token_floor(target, prepared, workload),
         Limit(
             "weights_read_ms",
             read / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3,
@@ -59,6 +55,24 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             )
         )
     return limits
+
+
+def _first_token_floor(target: StepCost, prepared: Prepared, workload: Workload) -> Limit:
+    """The least time to a first token that so many requests keep as a target asks for.
+
+    By the prompt that the longest few percent exceed, and of it what no earlier request left in the cache.
+    """
+    work = work_of(workload, prepared.params.enable_prefix_caching)
+    place = min(len(work.computed) - 1, int(GOOD_SHARE * len(work.computed)))
+    which = int(np.argsort(work.computed, kind="stable")[place])
+    tokens, cached = max(1, int(work.computed[which])), int(work.cached[which])
+    beside = f" behind {cached:,} cached ones" if cached else ""
+    return Limit(
+        "ttft_floor_ms",
+        target.prefill_step(tokens, cached).total,
+        "ms",
+        f"the arithmetic of a prompt of {tokens:,} tokens{beside}, which {1 - GOOD_SHARE:.0%} of the requests reach or exceed",
+    )
 
 
 def _fastest(cost: StepCost | SpeculativeCost, context: float) -> float:

@@ -21,17 +21,23 @@ class Rig(Protocol):
 
     confidence: Literal["simulated", "fitted"]
     assumptions: tuple[str, ...]
-    band_percent: float  # how far a predicted change may be off
     workload: Workload
 
+    @property
+    def band_percent(self) -> float:
+        """How far a predicted change may be off."""
+        ...
+
     def play(self, changes: Mapping[str, Any]) -> Replay: ...
+
+    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """A cost model all of whose steps take `factor` times as long."""
 
-    cost: StepCost | SpeculativeCost
+    cost: StepCost | SpeculativeCost | FittedCost
     factor: float
 
     def step(self, *arguments: Any) -> StepTime:
@@ -108,6 +114,12 @@ class FittedRig:
         if key not in self._seen:
             self._seen[key] = replay(self._setup(changes), self.workload)
         return self._seen[key]
+
+    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
+        """The same where every step takes `factor` times as long. Raises as `play`."""
+        setup = self._setup(changes)
+        scaled = Scaled(setup.cost, factor)
+        return replay(replace(setup, cost=scaled), self.workload)  # type: ignore[arg-type]  # it has `step`
 
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         params, cost, frontend, policy = self.params, self.cost, self.frontend, self.policy

@@ -80,7 +80,7 @@ def _diagnosed(
     if prepared is not None and impossible and (refused is None or refused.confidence == "thin"):
         refused = refused_by_budget(prepared.budget, _budgets(prepared), situation.effective)
     if refused is not None:
-        return replace(report, verdict=refused)
+        return replace(report, verdict=refused, assumptions=(*report.assumptions, *_assumed(prepared)))
     if prepared is None and evidence.thin and workload is None:
         return replace(report, verdict=_too_thin(subject))
     if found and not _told_enough(evidence, found):
@@ -129,6 +129,10 @@ def _replayed(
     )
 
 
+def _assumed(prepared: Prepared | None) -> tuple[str, ...]:
+    return () if prepared is None else prepared.assumptions
+
+
 def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:
     """Where no knob is wrong, the turn that might be a remedy were steps slower or faster."""
     if verdict.bottleneck != "none":
@@ -139,13 +143,10 @@ def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:
 def _within_error(
     rig: Rig, verdict: Verdict, tried: Proof | None, seen: Replay, objective: Objective
 ) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict and whether the targets are kept, with what becomes of both at the ends of the error.
-
-    Step times fitted from the evidence are those of this very server: there is no common factor to try.
-    """
+    """The verdict and whether the targets are kept, with what becomes of both at the ends of the error."""
     targets = seen.result.targets
     ends = None
-    if isinstance(rig, SimulatedRig) and (verdict.knob is not None or targets.any):
+    if verdict.knob is not None or targets.any:
         ends = play_ends(rig, tried.proposal.turned if tried else None)
     if tried is not None and ends is not None:
         settle = at_the_ends if verdict.knob is not None else none_at_the_ends

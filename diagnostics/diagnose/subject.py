@@ -24,6 +24,7 @@ from ..compat.run import guess_engine
 from ..cost.hardware import Hardware, load_hardware
 from ..evidence import Evidence
 from ..simulate import EngineKind
+from ..simulate.devices import taken_from_name
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
 
 
@@ -75,6 +76,8 @@ def read_subject(
     values = _known(values, notes)
     named = gpu or evidence.gpu or (_gpu_of(source) if own else None)
     hardware = _hardware(named, gpu is not None, notes)
+    if hardware is not None and not (gpu or evidence.gpu) and source and Path(source).is_file():
+        notes.append(taken_from_name(Path(source).name, hardware))
     shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
     return Subject(
         label=source or "the observed server",

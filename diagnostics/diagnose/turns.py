@@ -186,6 +186,11 @@ def _switches(s: Situation, seen: Replay) -> Iterator[Proposal]:
         yield _turn(
             "kernel_launch", "enforce_eager", True, False, "the device waits for kernels to be launched"
         )
+    if offloaded := float(s.value("cpu_offload_gb") or 0):
+        share = seen.log.shares()["transfer"]
+        why = f"weights in the host's memory are read over its link in every step: {share:.0%} of the steps' time"
+        for less in dict.fromkeys((0, round(offloaded / 2, 1))):
+            yield _turn("weight_bandwidth", "cpu_offload_gb", offloaded, less, why)
     yield from _graphs(s, seen)
     if s.value("async_scheduling") is False:
         yield _turn(

@@ -119,7 +119,7 @@ def slo_lines(slo: Mapping[str, Any]) -> list[str]:
 
 _LIMITS = {
     "tpot_floor_ms": "no token comes faster than {} ms",
-    "ttft_floor_ms": "no first token comes sooner than {} ms",
+    "ttft_floor_ms": "one first token in twenty takes at least {} ms",
     "weights_read_ms": "reading the weights takes {} ms",
     "sequences_held": "{} sequences fit at once",
     "output_ceiling_tokens_per_s": "no more than about {} output tokens/s",

@@ -36,6 +36,18 @@ def device_for(loaded: LoadedConfig, named: str | None) -> Hardware:
     )
 
 
+def named_by_its_file(loaded: LoadedConfig, named: str | None) -> str:
+    """What to say of a device that nobody named, where a file of one's own begins with its name; empty otherwise."""
+    file = loaded.source
+    found = _from_preset(file.stem) if file is not None and named is None and not loaded.preset else None
+    return "" if found is None else taken_from_name(file.name, found)
+
+
+def taken_from_name(file: str, hardware: Hardware) -> str:
+    """The sentence that says where the device comes from."""
+    return f"the device is taken to be {hardware.name}, with which the name of {file} begins; --gpu names another"
+
+
 def _from_preset(name: str) -> Hardware | None:
     """`h100-70b` and `rtx-4090-8b` say their device; other names do not."""
     words = name.split("-")

@@ -11,6 +11,7 @@ MODELLED = frozenset(
         "async_scheduling",
         "block_size",
         "compilation_config",
+        "cpu_offload_gb",
         "cuda_graph_sizes",
         "cudagraph_capture_sizes",
         "data_parallel_size",

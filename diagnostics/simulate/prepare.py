@@ -23,21 +23,23 @@ from ...core.graph_sizes import vllm_release
 from ...core.memory import (
     GIB,
     DeviceMemory,
+    Measured,
     MemoryBudget,
     MemorySettings,
     memory_budget,
     request_kv_bytes,
 )
-from ...core.model_sheets import default_sampling, load_model
+from ...core.model_sheets import load_model
 from ...core.quantization import DESCRIBED_BY_CHECKPOINT
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
 from ..cost.hardware import Hardware
 from ..cost.speculation import SpeculativeCost
-from ..cost.step import CostSettings, StepCost
+from ..cost.step import StepCost
 from ..results import Targets
 from .clients import Frontend
+from .costing import step_cost
 from .engines import NEWEST_VLLM, EngineKind, vllm_defaults, watermark
 from .modelled import unmodelled
 from .replay import Replay, Setup, replay
@@ -91,9 +93,9 @@ class Prepared:
 
     def holding(self, kv_tokens: int) -> Prepared:
         """The same where the cache was measured to hold so many tokens; turned knobs keep the difference."""
-        if self.shape.num_sliding_layers or self.budget.kv_given or kv_tokens == self.budget.kv_tokens:
+        if self.budget.kv_given or kv_tokens == self.budget.kv_tokens:
             return self
-        missing = self.budget.kv_bytes - kv_tokens * self.budget.bytes_per_token
+        missing = int(self.budget.kv_bytes + self.budget.unclaimed_bytes - self._measured_bytes(kv_tokens))
         found = prepare(
             self.loaded,
             self.hardware,
@@ -107,6 +109,17 @@ class Prepared:
             f"{self.budget.kv_tokens:,}, and the difference of {abs(missing) / GIB:.2f} GiB is kept where knobs are turned"
         )
         return replace(found, assumptions=(*found.assumptions, note))
+
+    def _measured_bytes(self, kv_tokens: int) -> float:
+        """The cache behind a number of tokens, as the engine counts them.
+
+        vLLM tells tokens of all layers, and from 0.21.0 on so many requests of max_model_len as fit times that length
+        (v1/core/kv_cache_utils.py), which differs where layers with a window keep less of a long request.
+        """
+        windowed = self.shape.num_sliding_layers and self.engine.name == "vllm"
+        if windowed and self.engine.release >= (0, 21):
+            return kv_tokens / self.settings.max_model_len * self.budget.one_request_bytes
+        return kv_tokens * self.budget.bytes_per_token
 
     def replay(self, workload: Workload, *, stop_after_s: float | None = None) -> Replay:
         """Plays a workload. Raises CapacityError with the arithmetic if the configuration cannot start."""
@@ -217,12 +230,25 @@ def prepare(
         other_bytes=settings.other_bytes + unseen_bytes,
     )
     rule = engine.memory_rule(hardware)
-    budget = memory_budget(shape, DeviceMemory(total_bytes=hardware.memory_bytes), settings, rule)
+    memory = DeviceMemory(total_bytes=hardware.memory_bytes)
+    budget = memory_budget(shape, memory, settings, rule)
+    told = foreign.get("cpu_offload_gb") if engine.name == "vllm" else None
+    if offloaded := _offloaded(told, budget, hardware, assumptions):
+        budget = memory_budget(
+            shape, memory, settings, rule, Measured(weights=budget.weights_bytes - offloaded)
+        )
     _require_release(engine)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
     cost = step_cost(
-        resolved.values, hardware, shape, max(captured, default=0), assumptions, copies, engine.sorts_logits
+        resolved.values,
+        hardware,
+        shape,
+        max(captured, default=0),
+        assumptions,
+        copies,
+        engine.sorts_logits,
+        offloaded,
     )
     return Prepared(
         loaded=written,
@@ -239,6 +265,21 @@ def prepare(
         assumptions=tuple(assumptions),
         unseen_bytes=unseen_bytes,
     )
+
+
+def _offloaded(told: Any, budget: MemoryBudget, hardware: Hardware, assumptions: list[str]) -> int:
+    """Bytes of each device's weights that vLLM keeps in the host's memory, at most all of them. Raises ConfigError."""
+    try:
+        asked = int(float(told or 0) * GIB)
+    except (TypeError, ValueError):
+        raise ConfigError(f"(given): cpu_offload_gb: a number of GiB is needed, not {told!r}") from None
+    offloaded = min(max(0, asked), budget.weights_bytes)
+    if offloaded:
+        assumptions.append(
+            f"--cpu-offload-gb: {offloaded / GIB:.1f} GiB of each device's weights lie in the host's memory and every step "
+            f"reads them over its link at {hardware.host_link_gb_s:g} GB/s; nobody measured such a step"
+        )
+    return offloaded
 
 
 def _memory_settings(
@@ -260,7 +301,7 @@ def _scheduler_params(
     capacity = Capacity(
         max(1, budget.num_blocks),
         settings.block_size,
-        settings.max_model_len if config.max_model_len != -1 else _longest(budget, shape),
+        budget.max_model_len,
         settings.max_num_seqs,
         shape.vocab_size,
     )
@@ -283,7 +324,7 @@ def _sharing_copies(
         return 1
     assumptions.append(
         f"data parallel: {copies} copies share the experts, step together and carry the same load; "
-        "tokens reach experts by all-gather and reduce-scatter"
+        "tokens reach experts by all-gather and reduce-scatter; no measured row holds the time of such a step"
     )
     return copies
 
@@ -295,11 +336,6 @@ def _say_assumed_scheme(method: str | None, shape: ModelShape, assumptions: list
             f"quantization {method}: the model's sheet does not say which scheme its checkpoint has; "
             "FP8 weights and activations are assumed"
         )
-
-
-def _longest(budget: MemoryBudget, shape: ModelShape) -> int:
-    """The context of a configuration that asks for whatever fits."""
-    return max(1, min(shape.max_position_embeddings, budget.kv_tokens))
 
 
 def _captured(
@@ -315,65 +351,6 @@ def _captured(
     limit = given["max_cudagraph_capture_size"]
     limit = nested.get("max_cudagraph_capture_size") if limit is None else limit
     return engine.captures(given["max_num_seqs"], given["max_num_batched_tokens"], sizes, limit)
-
-
-def step_cost(
-    values: Mapping[str, Effective],
-    hardware: Hardware,
-    shape: ModelShape,
-    largest_graph: int,
-    assumptions: list[str],
-    copies: int = 1,
-    sorts_logits: bool = True,
-) -> StepCost | SpeculativeCost:
-    """The cost model of a configuration, with speculation if it has some.
-
-    copies: those that share experts. sorts_logits: how the engine draws with top-k or top-p.
-    """
-    given = {name: effective.value for name, effective in values.items()}
-    settings = CostSettings(
-        tensor_parallel_size=given["tensor_parallel_size"],
-        pipeline_parallel_size=given["pipeline_parallel_size"],
-        data_parallel_size=copies,
-        quantization=given["quantization"],
-        dtype=given["dtype"],
-        kv_cache_dtype=given["kv_cache_dtype"],
-        enable_expert_parallel=bool(given["enable_expert_parallel"]),
-        enforce_eager=bool(given["enforce_eager"]),
-        max_graph_size=largest_graph,
-        async_scheduling=bool(given["async_scheduling"]),
-        sorted_sampling=sorts_logits
-        and hardware.device_type != "cpu"
-        and given["generation_config"] != "vllm"
-        and default_sampling(shape.name) == "sorted",
-    )
-    target = StepCost(shape, hardware, settings)
-    speculation = given["speculative_config"]
-    if not speculation:
-        return target
-    return _speculative(target, dict(speculation), hardware, settings, assumptions)
-
-
-def _speculative(
-    target: StepCost,
-    told: dict[str, Any],
-    hardware: Hardware,
-    settings: CostSettings,
-    assumptions: list[str],
-) -> SpeculativeCost:
-    drafted = int(told.get("num_speculative_tokens") or 3)
-    acceptance = float(told.get("acceptance") or DEFAULT_ACCEPTANCE)
-    if "acceptance" not in told:
-        assumptions.append(f"speculation: {acceptance:.0%} of drafted tokens accepted")
-    method, draft = str(told.get("method") or ""), None
-    if told.get("model") and method not in ("eagle", "eagle3", "mtp", "medusa"):
-        draft = StepCost(load_model(str(told["model"])), hardware, settings)
-    head = 0.0 if draft is not None or method == "ngram" else HEAD_SHARE
-    return SpeculativeCost(target, draft, drafted, acceptance, head)
-
-
-DEFAULT_ACCEPTANCE = 0.6
-HEAD_SHARE = 0.06  # of the target's step, for one token of an EAGLE or MTP head: one layer and the logits
 
 
 def _with_vllm_defaults(

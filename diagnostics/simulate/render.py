@@ -25,6 +25,7 @@ _PART_NAMES = {
     "decode_attention": "attention of decodes",
     "prefill_attention": "attention of prompts",
     "communication": "communication",
+    "transfer": "reading weights from the host's memory",
     "elementwise": "norms and other small kernels",
     "sampling": "sampling",
     "launch": "launching kernels",
@@ -213,30 +214,48 @@ def print_lesson(console: Console, lesson: Lesson) -> None:
         console.print(f"- {sentence}", highlight=False)
 
 
+def _setting(row: Compared) -> str:
+    point = row.point
+    model = point.model.rsplit("/", 1)[-1]
+    return f"{point.hardware} {model} {point.precision} tp{point.tensor_parallel_size}"
+
+
+def _compared_table(show_header: bool) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=show_header)
+    table.add_column("in/out at once", min_width=18, no_wrap=True)
+    for name in ("TTFT ms", "predicted", "error", "TPOT ms", "predicted", "error"):
+        table.add_column(name, justify="right", min_width=max(len(name), 7), no_wrap=True)
+    return table
+
+
+def _compared_cells(row: Compared) -> tuple[str, ...]:
+    point, result = row.point, row.result
+    label = f"{point.input_tokens}/{point.output_tokens} x{point.concurrency}"
+    if result is None or result.ttft_ms is None or result.tpot_ms is None:
+        return label, *("-" * 6)
+    return (
+        label,
+        f"{point.ttft_ms:,.0f}",
+        f"{result.ttft_ms.mean:,.0f}",
+        f"{row.ttft_error:+.0%}",
+        f"{point.tpot_ms:.2f}",
+        f"{result.tpot_ms.mean:.2f}",
+        f"{row.tpot_error:+.1%}",
+    )
+
+
 def print_compared(console: Console, rows: Sequence[Compared], found: Errors) -> None:
-    """Predictions beside measured points, and the errors over all of them."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("point", "TTFT ms", "predicted", "error", "TPOT ms", "predicted", "error"):
-        table.add_column(name, justify="left" if name == "point" else "right")
+    """Predictions beside measured points, under a line for each machine and model, and the errors over all of them."""
+    console.print(_compared_table(show_header=True))
+    settings: dict[str, list[Compared]] = {}
     for row in rows:
-        point = row.point
-        label = (
-            f"{point.hardware} {point.model.rsplit('/', 1)[-1]} {point.precision} tp{point.tensor_parallel_size} "
-            f"{point.input_tokens}/{point.output_tokens} x{point.concurrency}"
-        )
-        if row.result is None or row.result.ttft_ms is None or row.result.tpot_ms is None:
-            table.add_row(label, "-", "-", "-", "-", "-", "-")
-            continue
-        table.add_row(
-            label,
-            f"{point.ttft_ms:,.0f}",
-            f"{row.result.ttft_ms.mean:,.0f}",
-            f"{row.ttft_error:+.0%}",
-            f"{point.tpot_ms:.2f}",
-            f"{row.result.tpot_ms.mean:.2f}",
-            f"{row.tpot_error:+.1%}",
-        )
-    console.print(table)
+        settings.setdefault(_setting(row), []).append(row)
+    for setting, members in settings.items():
+        console.print(setting, style="dim", highlight=False, soft_wrap=True)
+        table = _compared_table(show_header=False)
+        for row in members:
+            table.add_row(*_compared_cells(row))
+        console.print(table)
     told = [f"{found.points} unsaturated points"]
     if found.tpot_mean is not None and found.ttft_mean is not None:
         told[0] += (
@@ -246,7 +265,7 @@ def print_compared(console: Console, rows: Sequence[Compared], found: Errors) ->
         told.append(
             f"{found.saturated_points} saturated: first token within a factor {found.saturated_worst_factor:.2f}"
         )
-    console.print("; ".join([*told, f"{found.unpredicted} not predicted"]), highlight=False)
+    console.print("; ".join([*told, f"{found.unpredicted} not predicted"]), highlight=False, soft_wrap=True)
     for row in rows:
         if row.result is None:
             console.print(

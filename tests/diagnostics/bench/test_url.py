@@ -225,8 +225,8 @@ def test_a_server_that_answers_no_warm_up_is_not_measured(server: Server) -> Non
 def test_no_server_and_no_model_are_told(server: Server) -> None:
     with pytest.raises(EvidenceError, match="no server answers"):
         drive_url(Target(url="http://127.0.0.1:9"), load())
-    with pytest.raises(EvidenceError, match="no server answers"):
-        drive_url(Target(url="nonsense"), load())
+    with pytest.raises(EvidenceError, match="http://localhost:9/v1"):
+        drive_url(Target(url="localhost:9"), load())
     server.models = {"data": []}
     with pytest.raises(EvidenceError, match="lists no model"):
         play(server, load())

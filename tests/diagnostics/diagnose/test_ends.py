@@ -12,7 +12,7 @@ from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
 from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends
 from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling
-from camshaft.diagnostics.evidence import Evidence
+from camshaft.diagnostics.evidence import Evidence, observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
 
@@ -147,3 +147,22 @@ def test_a_gain_that_one_end_of_the_error_lacks_is_within_it(faster_after: int, 
     assert change.before_range == (3.0, faster_before / 10)
     assert (change.low, change.high) == (min(faster_after, 240) / 10, 25.0)
     assert text.headline(told).endswith("simulated, within the error]") is lost
+
+
+def test_a_verdict_on_fitted_steps_is_replayed_at_both_ends_too() -> None:
+    told = {
+        "metrics": {
+            "output_tok_s": 54,
+            "per_request_tok_s": 30,
+            "ttft_p50_s": 33,
+            "running": 2,
+            "waiting": 14,
+        },
+        "workload": {"concurrency": 16, "input_len": 128, "output_len": 128},
+    }
+    seen = observed_mapping(told, "observed")
+    subject = read_subject("vllm serve acme/secret-model-7b --max-num-seqs 2", seen)
+    verdict = diagnose(subject, seen).verdict
+    assert (verdict.knob, verdict.confidence) == ("max_num_seqs", "fitted")
+    assert "both ends" in verdict.at_the_ends
+    assert verdict.predicted["output_tokens_per_s"].before_range is not None

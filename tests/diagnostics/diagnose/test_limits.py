@@ -77,3 +77,18 @@ def test_copies_that_share_experts_have_one_limit_together() -> None:
     copies = {"data_parallel_size": 8, "enable_expert_parallel": True}
     found = _prepared("deepseek-ai/DeepSeek-V3", "h200", **copies)
     assert 0.3 < _share_of_ceiling(found, _load(512, 1024, *MIXED)) <= 1.0
+
+
+def test_the_first_tokens_floor_is_of_prompts_that_a_target_must_hold_for() -> None:
+    prepared, lengths = _prepared("llama-3.1-8b", "h100"), {"uniform": [100, 8000]}
+    floors = {
+        name: next(limit for limit in hardware_limits(prepared, load) if limit.name == "ttft_floor_ms")
+        for name, load in (
+            ("mean", _load(4, 400, 4050, 20)),
+            ("spread", _load(4, 400, lengths, 20)),
+            ("shared", _load(4, 400, {"uniform": [7000, 8000]}, 20, shared_prefix_tokens=6900)),
+        )
+    }
+    assert floors["spread"].value > 1.5 * floors["mean"].value
+    assert floors["shared"].value < 0.5 * floors["spread"].value
+    assert "behind 6," in floors["shared"].why

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 
@@ -39,8 +42,32 @@ def test_a_server_that_was_seen_to_run_is_not_doubted() -> None:
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    told = _examined("--max-num-seqs 64 --cpu-offload-gb 10 --port 8001").assumptions
-    assert any(text.startswith("not modelled: --cpu-offload-gb;") for text in told)
+    told = _examined("--max-num-seqs 64 --enable-lora --port 8001").assumptions
+    assert any(text.startswith("not modelled: --enable-lora;") for text in told)
+    refused = _examined("--enable-lora --gpu-memory-utilization 0.2")
+    assert refused.verdict.bottleneck == "kv_does_not_fit"
+    assert any(text.startswith("not modelled: --enable-lora;") for text in refused.assumptions)
+
+
+def test_weights_left_in_the_hosts_memory_are_what_holds_it_back() -> None:
+    verdict = _examined("--cpu-offload-gb 8 --max-model-len 8192").verdict
+    assert (verdict.knob, verdict.after, verdict.bottleneck) == ("cpu_offload_gb", 0, "weight_bandwidth")
+
+
+def test_where_step_times_are_assumed_nothing_is_said_of_what_they_go_to() -> None:
+    seen = Evidence()
+    load = load_workload("chat")
+    verdict = diagnose(read_subject("vllm serve acme/secret-model-7b", seen), seen, workload=load).verdict
+    assert verdict.confidence == "thin"
+    assert "--gpu" in verdict.why
+    assert "reading weights" not in verdict.why
+
+
+def test_a_device_that_only_a_files_name_tells_is_said_to_be_so(tmp_path: Path) -> None:
+    file = tmp_path / "h100-mine.yaml"
+    file.write_text("preset: h100-8b\nmax_num_seqs: 64\n")
+    assert any("the name of h100-mine.yaml" in note for note in read_subject(str(file), Evidence()).notes)
+    assert not any("the name of" in note for note in read_subject(str(file), Evidence(), gpu="A100").notes)
 
 
 def test_a_measured_cache_is_the_one_the_report_is_about() -> None:

@@ -283,15 +283,39 @@ def test_every_quantisation_that_vllm_names_is_known() -> None:
 def test_settings_that_no_prediction_reads_are_named() -> None:
     told = prepared(
         engine=EngineKind("vllm", "0.18.0"),
-        cpu_offload_gb=10,
         enable_lora=True,
+        lora_modules="a=b",
         host="0.0.0.0",
         max_num_seqs=64,
     ).assumptions
-    assert (
-        "not modelled: --cpu-offload-gb, --enable-lora; the prediction is as if they were not given" in told
-    )
+    assert "not modelled: --enable-lora, --lora-modules; the prediction is as if they were not given" in told
     assert not any("not modelled" in text for text in prepared(max_num_seqs=64, port=1).assumptions)
+
+
+def test_offloaded_weights_leave_room_and_cross_the_link_in_every_step() -> None:
+    vllm = EngineKind("vllm", "0.18.0")
+    plain, lying = prepared(engine=vllm), prepared(engine=vllm, cpu_offload_gb=4)
+    assert lying.budget.kv_bytes - plain.budget.kv_bytes == 4 * 2**30
+    assert lying.cost.decode_step(1, 100).transfer == pytest.approx(4 * 2**30 / 50e6)  # type: ignore[union-attr]
+    assert any("4.0 GiB of each device's weights" in text for text in lying.assumptions)
+    everything = prepared(engine=vllm, cpu_offload_gb=400)
+    assert everything.budget.weights_bytes == 0
+    with pytest.raises(ConfigError, match="cpu_offload_gb"):
+        prepared(engine=vllm, cpu_offload_gb="much")
+
+
+@pytest.mark.parametrize(("version", "as_requests"), [("0.18.0", False), ("0.21.0", True)])
+def test_a_measured_cache_of_a_windowed_model_is_kept_to(version: str, as_requests: bool) -> None:
+    config = {"model": "openai/gpt-oss-20b", "max_model_len": 65536}
+    found = prepare(
+        load_config(config, purpose="inspect"), load_hardware("h100"), engine=EngineKind("vllm", version)
+    )
+    held = found.holding(400_000)
+    whole = 400_000 / 65536 * found.budget.one_request_bytes
+    expected = whole if as_requests else 400_000 * found.budget.bytes_per_token
+    assert whole < 0.8 * 400_000 * found.budget.bytes_per_token
+    assert held.budget.kv_bytes == pytest.approx(expected, rel=1e-3)
+    assert any("as measured" in text for text in held.assumptions)
 
 
 def test_every_setting_that_counts_as_modelled_exists() -> None:

@@ -15,7 +15,7 @@ from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import Prepared, prepare
-from camshaft.diagnostics.simulate.devices import device_for
+from camshaft.diagnostics.simulate.devices import device_for, named_by_its_file
 from camshaft.diagnostics.simulate.lessons import fragmentation
 from camshaft.diagnostics.simulate.sweep import knob, parse_sweep, policies, until_saturation
 
@@ -99,6 +99,9 @@ def test_a_preset_says_its_device_and_others_need_one(tmp_path, monkeypatch) -> 
     file.write_text("model: x\n")
     assert device_for(load_config(str(file), purpose="inspect"), None).name == "H100 SXM"
     assert device_for(load_config(str(file), purpose="inspect"), "T4").name == "Tesla T4"
+    assert "H100 SXM" in named_by_its_file(load_config(str(file), purpose="inspect"), None)
+    assert named_by_its_file(load_config(str(file), purpose="inspect"), "T4") == ""
+    assert named_by_its_file(load_config("h100-8b", purpose="inspect"), None) == ""
     with pytest.raises(EvidenceError, match="--gpu"):
         device_for(load_config({"model": "x", "device": "cpu"}, purpose="inspect"), None)
 

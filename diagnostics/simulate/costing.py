@@ -1,0 +1,75 @@
+"""The cost model of a resolved configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.config import Effective
+from ...core.model_sheets import default_sampling, load_model
+from ...core.shape import ModelShape
+from ..cost.hardware import Hardware
+from ..cost.speculation import SpeculativeCost
+from ..cost.step import CostSettings, StepCost
+
+
+def step_cost(
+    values: Mapping[str, Effective],
+    hardware: Hardware,
+    shape: ModelShape,
+    largest_graph: int,
+    assumptions: list[str],
+    copies: int = 1,
+    sorts_logits: bool = True,
+    offloaded_bytes: int = 0,
+) -> StepCost | SpeculativeCost:
+    """The cost model of a configuration, with speculation if it has some.
+
+    copies: those that share experts. sorts_logits: how the engine draws with top-k or top-p. offloaded_bytes: of
+    each device's weights, what stays in the host's memory.
+    """
+    given = {name: effective.value for name, effective in values.items()}
+    settings = CostSettings(
+        tensor_parallel_size=given["tensor_parallel_size"],
+        pipeline_parallel_size=given["pipeline_parallel_size"],
+        data_parallel_size=copies,
+        quantization=given["quantization"],
+        dtype=given["dtype"],
+        kv_cache_dtype=given["kv_cache_dtype"],
+        enable_expert_parallel=bool(given["enable_expert_parallel"]),
+        enforce_eager=bool(given["enforce_eager"]),
+        max_graph_size=largest_graph,
+        async_scheduling=bool(given["async_scheduling"]),
+        offloaded_bytes=offloaded_bytes,
+        sorted_sampling=sorts_logits
+        and hardware.device_type != "cpu"
+        and given["generation_config"] != "vllm"
+        and default_sampling(shape.name) == "sorted",
+    )
+    target = StepCost(shape, hardware, settings)
+    speculation = given["speculative_config"]
+    if not speculation:
+        return target
+    return _speculative(target, dict(speculation), hardware, settings, assumptions)
+
+
+def _speculative(
+    target: StepCost,
+    told: dict[str, Any],
+    hardware: Hardware,
+    settings: CostSettings,
+    assumptions: list[str],
+) -> SpeculativeCost:
+    drafted = int(told.get("num_speculative_tokens") or 3)
+    acceptance = float(told.get("acceptance") or DEFAULT_ACCEPTANCE)
+    if "acceptance" not in told:
+        assumptions.append(f"speculation: {acceptance:.0%} of drafted tokens accepted")
+    method, draft = str(told.get("method") or ""), None
+    if told.get("model") and method not in ("eagle", "eagle3", "mtp", "medusa"):
+        draft = StepCost(load_model(str(told["model"])), hardware, settings)
+    head = 0.0 if draft is not None or method == "ngram" else HEAD_SHARE
+    return SpeculativeCost(target, draft, drafted, acceptance, head)
+
+
+DEFAULT_ACCEPTANCE = 0.6
+HEAD_SHARE = 0.06  # of the target's step, for one token of an EAGLE or MTP head: one layer and the logits
