@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 NAME = "camshaft_paged"
-_LACKED = ("softcap", "s_aux", "position_bias", "indexer_topk")  # options that change what is computed
+_LACKED = ("s_aux", "position_bias", "indexer_topk")  # options that change what is computed
 
 
 @dataclass(slots=True)
@@ -283,6 +283,7 @@ def _attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function: query [1, heads, T, size], key and value [1, kv_heads, T, size].
@@ -310,7 +311,13 @@ def _attend(
     tokens, size = query.shape[2], query.shape[1] * query.shape[3]
     rows = query[0].transpose(0, 1).reshape(tokens, size).to(step.cache.k[layer].dtype)
     out = paged_attention(
-        rows, step.cache.k[layer], step.cache.v[layer], step.sequences, scale, sliding_window
+        rows,
+        step.cache.k[layer],
+        step.cache.v[layer],
+        step.sequences,
+        scale,
+        sliding_window,
+        soft_cap=softcap,
     )
     return out.view(1, tokens, query.shape[1], query.shape[3]), None
 

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
 from .base import Model
+from .feed_forward import MIXTURES
 from .finite import all_finite, may_be_damaged, require_finite, total
 from .fp8 import obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
@@ -38,7 +39,7 @@ def model_shape(folder: Path) -> ModelShape:
             f"use the model in its original precision, or a GGUF file of it"
         )
     ends = eos_token_ids(folder)
-    if not _is_ours(raw, folder):
+    if not _has_own_definition(raw, folder):
         if quantised:
             raise ModelError(f"{folder.name}: FP8 weights load into the project's own model definitions only")
         from .fallback import fallback_shape
@@ -77,8 +78,8 @@ def open_model(
 
 
 class _Watched:
-    """A weight source that gives tensors on the device, remembers the file of the last one for what a model
-    finds wrong with it, and sums up each, for one number that is none ruins every answer.
+    """A weight source that gives tensors on the device, remembers the file of the last one, for error messages,
+    and sums each, to find NaN and infinity.
     """
 
     def __init__(self, source: FileWeights, device: torch.device) -> None:
@@ -105,10 +106,10 @@ class _Watched:
                 require_finite(self._source, name)
 
 
-def _is_ours(raw: dict, folder: Path) -> bool:
-    """Whether the project's own definitions run it. A family of ours with a broken configuration is an error."""
+def _has_own_definition(raw: dict, folder: Path) -> bool:
+    """Whether the project's own definitions run a configuration. A family of ours with a broken configuration is an error."""
     architectures = raw.get("architectures")
-    named = isinstance(architectures, list) and architectures and architectures[0] in DENSE
+    named = isinstance(architectures, list) and architectures and architectures[0] in DENSE | MIXTURES
     try:
         reason = obstacle(shape_from_config(raw, folder.name))
     except ModelError:

@@ -16,7 +16,7 @@ from camshaft.core.schedule.plan import NewRow, StepPlan
 
 CPU = torch.device("cpu")
 # Learned positions, partial rotary, parallel residuals, fused qkv, one kv head, norms elsewhere, scaled logits,
-# experts, windows on some layers.
+# experts, windows on some layers, capped scores.
 KINDS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gpt_neox": {"rotary_pct": 0.25},
@@ -32,6 +32,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "query_pre_attn_scalar": 16,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "gemma2": {  # caps small enough to be felt
+        "sliding_window": 12,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 1,
+        "attn_logit_softcapping": 0.05,
+        "final_logit_softcapping": 0.5,
     },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
 }
@@ -125,7 +132,7 @@ def test_the_shape_is_what_attention_asks_for(make_tiny_model) -> None:
     ("kind", "config", "message"),
     [
         ("bloom", {}, "computes its attention itself"),
-        ("gemma2", {"head_dim": 16}, "softcap"),
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}, "s_aux"),
         ("mamba", {}, "is not supported"),
     ],
 )
@@ -146,7 +153,9 @@ def test_a_model_that_would_compute_something_else_is_refused(
     monkeypatch.setattr(
         fallback,
         "paged_attention",
-        lambda q, k, v, sequences, scale, window: right(q, k, v, sequences, scale * 1.5, window),
+        lambda q, k, v, sequences, scale, window, **caps: right(
+            q, k, v, sequences, scale * 1.5, window, **caps
+        ),
     )
     with pytest.raises(ModelError, match="cannot run over the paged cache: its logits would be off by"):
         FallbackModel(make_tiny_model("gpt2"), CPU, torch.float32)

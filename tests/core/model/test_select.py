@@ -47,6 +47,7 @@ def test_end_tokens_of_every_file(tiny_llama: Path, tmp_path: Path) -> None:
         ({"hidden_size": ...}, "'hidden_size' is missing"),
         ({"num_hidden_layers": "many"}, "unusable value"),
         ({"rms_norm_eps": float("nan")}, r"config\.json: .*NaN"),
+        ({"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": "many"}, "unusable value"),
     ],
 )
 def test_a_broken_configuration_of_a_known_family(
