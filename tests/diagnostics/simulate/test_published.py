@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from camshaft.core.config import load_config
 from camshaft.core.errors import EvidenceError
@@ -23,6 +25,7 @@ from camshaft.diagnostics.simulate.published import (
     errors,
     read_points,
 )
+from camshaft.diagnostics.simulate.render import print_compared
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -66,6 +69,18 @@ def test_dense_points_are_predicted_within_the_stated_error() -> None:
     band = load_hardware("h100").error_band
     assert found.tpot_mean <= band.tpot_percent / 100
     assert found.ttft_mean <= band.ttft_percent / 100
+
+
+def test_compared_points_keep_one_line_each_in_a_narrow_terminal() -> None:
+    chosen = list({p.model: p for p in points() if p.concurrency <= 8}.values())
+    rows = [compare(point) for point in (*chosen, *chosen)]
+    console = Console(width=80, record=True, file=StringIO())
+    print_compared(console, rows, errors(rows))
+    lines = [line for line in console.export_text().splitlines() if " x" in line]
+    assert [line.split()[0] for line in lines] == [
+        f"{p.input_tokens}/{p.output_tokens}" for p in chosen for _ in range(2)
+    ]
+    assert all(len(line.split()) == 8 for line in lines)
 
 
 @pytest.mark.slow
