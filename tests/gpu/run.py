@@ -27,8 +27,8 @@ sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
 from tests.gpu.verdict import not_run, sheet, table, verdicts  # noqa: E402 - these need no torch
 
-BUDGET_S = 440.0  # of all parts together
-CHECKS_S = 200.0
+BUDGET_S = 465.0  # of all parts together
+CHECKS_S = 230.0
 ALONE_S = 40.0  # of these for checks that need the device alone
 SILENCE_S = 75.0  # that a check or a timing may take, its compilation included
 # In the order of what is judged.
@@ -106,8 +106,16 @@ def run_checks(workers: int, deadline: float, only: str) -> list[dict[str, Any]]
         return done + not_run(planned, done)
 
     with ThreadPoolExecutor(workers) as pool:
-        shared = [record for part in pool.map(work, range(workers)) for record in part]
-    return shared + work(workers)
+        shared = list(pool.map(work, range(workers)))
+    dead = [part for part, records in enumerate(shared) if _never_began(part, records)]
+    if len(dead) < workers:  # a GPU that is set to take one process at a time took the first
+        for part in dead:
+            shared[part] = work(part)
+    return [record for part in (*shared, work(workers)) for record in part]
+
+
+def _never_began(part: int, records: list[dict[str, Any]]) -> bool:
+    return [record["check"] for record in records] == [f"worker {part}"] and records[0]["ok"] is False
 
 
 def measure(

@@ -25,11 +25,14 @@ from .check import Check, Place
 
 Write = Callable[[dict[str, Any]], object]
 
+FP8_CAPABILITY = (8, 9)
 
-def jobs(dry: bool) -> list[tuple[Check, torch.dtype]]:
-    """Every check with the dtypes it runs in."""
+
+def jobs(dry: bool, *, has_fp8: bool = True) -> list[tuple[Check, torch.dtype]]:
+    """Every check with the dtypes it runs in; those of e4m3 only where Triton compiles it for the device."""
     rooms = (attention_checks, row_checks, fp8_checks, expert_checks, sample_checks)
     kernels = [check for room in rooms for check in room.CHECKS if not (dry and check.heavy)]
+    kernels = [check for check in kernels if has_fp8 or not _needs_fp8(check)]
     # The interpreter's bf16 product is wrong; on a GPU a float32 product is in tf32.
     found = [
         (check, dtype)
@@ -42,8 +45,12 @@ def jobs(dry: bool) -> list[tuple[Check, torch.dtype]]:
     ]
     if not dry:
         alone = (*model_checks.ON_A_GPU, *executor_checks.ON_A_GPU, *sheet_checks.checks())
-        found += [(check, torch.bfloat16) for check in alone]
+        found += [(check, torch.bfloat16) for check in alone if has_fp8 or not _needs_fp8(check)]
     return found
+
+
+def _needs_fp8(check: Check) -> bool:
+    return any(word in check.name for word in ("fp8", "quantize-rows"))
 
 
 def needs_all(check: Check) -> bool:
@@ -62,7 +69,8 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
         model_checks.force_triton()
     device = torch.device("cpu" if dry else "cuda")
     number, parts = part
-    mine = [job for job in jobs(dry) if only in job[0].name]
+    has_fp8 = dry or torch.cuda.get_device_capability() >= FP8_CAPABILITY
+    mine = [job for job in jobs(dry, has_fp8=has_fp8) if only in job[0].name]
     if parts > 1:
         last = number == parts - 1
         mine = [job for job in mine if needs_all(job[0]) == last]
@@ -112,7 +120,7 @@ def machine() -> dict[str, Any]:
     p = torch.cuda.get_device_properties(0)
     found |= {"gpu": p.name, "sms": p.multi_processor_count, "memory_gib": p.total_memory / 2**30}
     found |= {"capability": f"{p.major}.{p.minor}", "l2_mib": getattr(p, "L2_cache_size", 0) / 2**20}
-    found |= {"cuda": torch.version.cuda}
+    found |= {"cuda": torch.version.cuda, "fp8": (p.major, p.minor) >= FP8_CAPABILITY}
     try:
         _probe()
     except Exception as error:  # whatever it is, every kernel would say the same

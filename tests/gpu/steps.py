@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from camshaft.core.model.batch import ForwardBatch, PagedCache
-from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.decoder import Decoder
 
 from .synthetic import layer_bytes, llama
 
 PAGE, TOKENS = 16, 8192
 
 
-def _decode_batch(model: DenseDecoder, batch: int, context: int) -> tuple[ForwardBatch, PagedCache]:
+def _decode_batch(model: Decoder, batch: int, context: int) -> tuple[ForwardBatch, PagedCache]:
     """`batch` sequences at the last of `context` tokens, and a cache full of numbers."""
     shape, device = model.shape, model.device
     blocks = context // PAGE

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.registry import build
 from camshaft.core.shape import shape_from_config
 
@@ -61,7 +61,7 @@ class RandomWeights:
         return numbers / 50 if base in self._wide else numbers.to(FP8)
 
 
-def llama(size: str, device: torch.device, dtype: torch.dtype, *, blocked: bool = False) -> DenseDecoder:
+def llama(size: str, device: torch.device, dtype: torch.dtype, *, blocked: bool = False) -> Decoder:
     """A decoder of one of SIZES with 8 KV heads of 128, or fewer where it has fewer heads."""
     config: dict[str, Any] = {
         **SIZES[size], "architectures": ["LlamaForCausalLM"], "head_dim": 128, "max_position_embeddings": 8192,
@@ -71,7 +71,7 @@ def llama(size: str, device: torch.device, dtype: torch.dtype, *, blocked: bool 
     model = build(
         shape_from_config(config, size), RandomWeights(config, device, blocked=blocked), device, dtype
     )
-    assert isinstance(model, DenseDecoder)
+    assert isinstance(model, Decoder)
     return model
 
 

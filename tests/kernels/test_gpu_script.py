@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.gpu.verdict import TIMED, sheet, table, verdicts  # noqa: E402
+from tests.gpu.verdict import TIMED, table, verdicts  # noqa: E402
 
 # What a GPU machine lacks of the product's own dependencies.
 ABSENT = (
@@ -105,7 +105,7 @@ CHECKS = [
 
 
 def test_the_verdict_has_a_line_for_each_thing_judged() -> None:
-    lines = verdicts(CHECKS, GOOD)
+    lines = verdicts(CHECKS, GOOD * 2)  # of decode attention two rows are due
     assert len(lines) == 5 + len(TIMED)
     assert {line["verdict"] for line in lines} == {"met"}
     assert {line["verdict"] for line in verdicts([], [])} == {"unknown"}
@@ -122,14 +122,6 @@ def test_a_missed_target_and_a_failed_check_show(which: int) -> None:
     assert checks[which]["check"] in missed[0]["found"]
 
 
-def test_a_sheet_is_one_that_the_presets_could_hold() -> None:
-    import yaml
-
-    machine = {"gpu": "NVIDIA H100", "torch": "2.11", "memory_gib": 79.2, "l2_mib": 50.0, "capability": "9.0"}
-    written = sheet(machine, {"copy": 3e12, "matmul": 7e14, "matmul_fp8": 1.3e15})
-    assert written is not None
-    made = yaml.safe_load(written)
-    shipped = yaml.safe_load((ROOT / "presets/hardware/h100-sxm.yaml").read_text())
-    assert set(made) <= set(shipped)
-    assert made["compute_tflops"] == {"bfloat16": 700, "fp8": 1300}
-    assert "of copy" in table({"copy": 3e12, "matmul": 7e14}, GOOD)
+def test_the_table_shows_what_a_row_reaches_even_where_no_rate_was_measured() -> None:
+    assert "copy 3.00 TB/s" in table({"copy": 3e12, "matmul": 7e14}, GOOD)
+    assert "of copy" in table({}, GOOD)
