@@ -35,6 +35,8 @@ def test_hardware_sheets_are_complete(name: str) -> None:
         ("A100", "A100 80GB SXM"),
         ("h200_sxm", "H200"),
         ("DGX Spark", "GB10 (DGX Spark)"),
+        ("NVIDIA H800 80GB HBM3", "H800 SXM"),
+        ("NVIDIA A800-SXM4-80GB", "A800 80GB SXM"),
     ],
 )
 def test_devices_answer_to_names_as_people_write_them(written: str, meant: str) -> None:
