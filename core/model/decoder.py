@@ -21,7 +21,7 @@ from .rope import cos_sin_table
 from .weights import Loader
 
 
-class DenseDecoder:
+class Decoder:
     """Implements `Model`. Raises ModelError if a weight is missing or of another size than the shape says."""
 
     def __init__(

@@ -7,7 +7,7 @@ import torch
 from ..errors import ModelError
 from ..shape import ModelShape
 from .base import Model, WeightSource
-from .decoder import DenseDecoder
+from .decoder import Decoder
 from .feed_forward import MIXTURES
 from .rope import SCALINGS
 
@@ -49,4 +49,4 @@ def build(
     reason = obstacle(shape)
     if reason is not None:
         raise ModelError(f"{shape.name}: {reason} is not among the project's own model definitions")
-    return DenseDecoder(shape, weights, device, dtype, quantize_fp8=quantize_fp8)
+    return Decoder(shape, weights, device, dtype, quantize_fp8=quantize_fp8)

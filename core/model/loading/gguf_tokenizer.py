@@ -170,11 +170,9 @@ def _tokenizer_config(reader: GGUFReader, tokens: list[str], add_bos: bool) -> d
         found = field(reader, f"tokenizer.ggml.{key}_token_id")
         if found is not None and 0 <= int(found) < len(tokens):
             config[f"{name}_token"] = tokens[int(found)]
-    for key, target in (("context_length", "model_max_length"),):
-        arch = field(reader, "general.architecture")
-        length = field(reader, f"{arch}.{key}")
-        if length is not None:
-            config[target] = int(length)
+    length = field(reader, f"{field(reader, 'general.architecture')}.context_length")
+    if length is not None:
+        config["model_max_length"] = int(length)
     template = field(reader, "tokenizer.chat_template")
     if template:
         config["chat_template"] = template

@@ -7,11 +7,12 @@ import hashlib
 import re
 from pathlib import Path
 
+from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
 from . import GGUF_IN_FOLDER
 from .demo import demo_models, folder_of, pull
-from .files import cache_dir
-from .folder import Progress, build, silent
+from .folder import Progress, build, silent, write_side_files
+from .gguf import GgufWeights
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -69,13 +70,10 @@ def _beside_gguf(file: Path) -> Path:
     key = hashlib.sha256(f"{file}\0{state.st_size}\0{state.st_mtime_ns}".encode()).hexdigest()[:16]
 
     def make(temporary: Path) -> None:
-        from .folder import write_side_files
-        from .gguf import GgufWeights
-
         write_side_files(GgufWeights(file), temporary)
         (temporary / GGUF_IN_FOLDER).symlink_to(file)
 
-    return build(cache_dir() / "gguf" / f"{file.stem}-{key}", make)
+    return build(cache_root() / "gguf" / f"{file.stem}-{key}", make)
 
 
 def _hub(name: str, allow_download: bool) -> Path:

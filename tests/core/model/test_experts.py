@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
-from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.feed_forward import DenseFeedForward, ExpertFeedForward, has_experts
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.shape import ModelShape
@@ -51,7 +51,7 @@ def test_equals_transformers(kind: str, renormalise: bool, make_tiny_model: Call
     folder = make_tiny_model(kind, **KINDS[kind], **extra)
     shape = model_shape(folder)
     model = open_model(folder, shape, CPU, torch.float32)
-    assert isinstance(model, DenseDecoder)
+    assert isinstance(model, Decoder)
     tokens = torch.randint(0, 250, (23,), generator=torch.Generator().manual_seed(1))
     theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.inference_mode():
@@ -66,7 +66,7 @@ def test_layers_without_experts_are_told_apart(make_tiny_model: Callable[..., Pa
     folder = make_tiny_model("qwen3_moe", **KINDS["qwen3_moe"])
     shape = model_shape(folder)
     model = open_model(folder, shape, CPU, torch.float32)
-    assert isinstance(model, DenseDecoder)
+    assert isinstance(model, Decoder)
     kinds = [type(layer.feed_forward) for layer in model._layers]
     assert kinds == [ExpertFeedForward, DenseFeedForward, ExpertFeedForward]
     assert [has_experts(shape, i) for i in range(3)] == [True, False, True]
@@ -83,7 +83,7 @@ def test_experts_quantised_at_load_stay_close(
     shape = model_shape(folder)
     exact = open_model(folder, shape, CPU, torch.float32)
     narrow = open_model(folder, shape, CPU, torch.float32, quantize_fp8=True)
-    assert isinstance(narrow, DenseDecoder)
+    assert isinstance(narrow, Decoder)
     layer = narrow._layers[0].feed_forward
     assert isinstance(layer, ExpertFeedForward)
     assert isinstance(layer.experts, Fp8Experts) == kept

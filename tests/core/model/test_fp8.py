@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from camshaft.core.errors import ModelError
 from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
-from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.feed_forward import ExpertFeedForward, Fp8FeedForward
 from camshaft.core.model.fp8 import matrix_linear, obstacle_in, quantized
 from camshaft.core.model.registry import build
@@ -170,7 +170,7 @@ def test_fp8_checkpoints_with_and_without_experts(
     if not kept:
         torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
         return
-    assert isinstance(model, DenseDecoder)
+    assert isinstance(model, Decoder)
     layer = model._layers[0].feed_forward
     assert isinstance(
         layer.experts if isinstance(layer, ExpertFeedForward) else layer, Fp8Experts | Fp8FeedForward
@@ -200,7 +200,7 @@ def test_calibrated_scales_of_k_and_v_are_applied(names: tuple[str, str], tiny_q
         f"model.layers.{i}.{name}": torch.tensor(64.0) for i in range(shape.num_layers) for name in names
     }
     plain, scaled = (build(shape, Held(held), CPU, torch.float32) for held in (tensors, tensors | scales))
-    assert isinstance(scaled, DenseDecoder)
+    assert isinstance(scaled, Decoder)
     assert {layer.kv_scales for layer in scaled._layers} == {(64.0, 64.0)}
     exact = logits(scaled, shape)
     torch.testing.assert_close(exact, logits(plain, shape))  # a wide cache has no scales

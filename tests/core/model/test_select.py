@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from camshaft.core.errors import ModelError
-from camshaft.core.model.decoder import DenseDecoder
+from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.select import model_shape, open_model
 
@@ -23,7 +23,7 @@ def _changed(source: Path, target: Path, **config: object) -> Path:
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 def test_families_of_ours_run_on_our_definitions(make_tiny_model, kind: str) -> None:
     folder = make_tiny_model(kind)
-    assert isinstance(open_model(folder, model_shape(folder), CPU, torch.float32), DenseDecoder)
+    assert isinstance(open_model(folder, model_shape(folder), CPU, torch.float32), Decoder)
 
 
 def test_other_families_and_variants_run_through_transformers(make_tiny_model) -> None:
@@ -114,7 +114,7 @@ def test_a_gguf_that_our_definitions_cannot_run_says_so(
     monkeypatch.setenv("CAMSHAFT_CACHE", str(tmp_path / "cache"))
     write_gguf(make_tiny_model("llama"), tmp_path / "m.gguf", "llama")
     folder = locate(tmp_path / "m.gguf")
-    assert isinstance(open_model(folder, model_shape(folder), CPU, torch.float32), DenseDecoder)
+    assert isinstance(open_model(folder, model_shape(folder), CPU, torch.float32), Decoder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "mlp_bias": True}))
     with pytest.raises(ModelError, match="feed-forward layers is not supported from GGUF"):

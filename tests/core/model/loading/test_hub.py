@@ -4,7 +4,8 @@ import pytest
 
 from camshaft.core.errors import ModelError
 from camshaft.core.model.loading import hub
-from camshaft.core.model.loading.files import cache_dir, read_json
+from camshaft.core.model.loading.files import read_json
+from camshaft.kernels.cache_folder import cache_root
 
 
 def test_a_folder_is_itself(tiny_llama: Path) -> None:
@@ -73,13 +74,13 @@ def test_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CAMSHAFT_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_dir() == tmp_path / ".cache" / "camshaft"
+    assert cache_root() == tmp_path / ".cache" / "camshaft"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_dir() == tmp_path / ".cache" / "camshaft"
+    assert cache_root() == tmp_path / ".cache" / "camshaft"
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_dir() == Path("/xdg/camshaft")
+    assert cache_root() == Path("/xdg/camshaft")
     monkeypatch.setenv("CAMSHAFT_CACHE", "~/own")
-    assert cache_dir() == tmp_path / "own"
+    assert cache_root() == tmp_path / "own"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": NaN}', '{"a": -Infinity}', "\xff", "[" * 100_000])
