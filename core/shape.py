@@ -359,9 +359,3 @@ def kv_bytes_per_token(
     """Cache bytes that one token takes in all layers of one device, no window counted."""
     layers = -(-shape.num_kv_layers // pipeline_parallel_size)
     return round(layers * kv_bytes_per_token_per_layer(shape, kv_dtype, tensor_parallel_size))
-
-
-def linear_flops_per_token(shape: ModelShape) -> int:
-    """Multiply-adds x 2 of all products one token passes, head excluded."""
-    dense = sum(g.elements for g in dense_gemms(shape))
-    return 2 * (dense + sum(g.elements for g in expert_gemms(shape)) * shape.experts_per_token)

@@ -28,22 +28,13 @@ class Tokenizer:
         self.backend = _load_backend(self.folder)
         self._settings = read_json_if_present(self.folder / "tokenizer_config.json")
         self.eos_token_ids = eos_token_ids(self.folder, self.backend.token_to_id)
-        self.bos_token_id = self._special("bos_token")
-        self.pad_token_id = self._special("pad_token")
         added = self.backend.get_added_tokens_decoder()
-        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_tokens = frozenset(token.content for token in added.values() if token.special)
         self.vocab_size = self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; `add_special_tokens` adds what the model wants around a plain prompt (such as bos)."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-
-    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
-        """As `encode`, for several texts, in parallel."""
-        return [
-            e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        ]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are no whole character become U+FFFD. Unknown ids are left out."""
@@ -127,10 +118,6 @@ class Tokenizer:
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
         found = {name: _content(self._settings.get(name)) for name in names}
         return {name: token for name, token in found.items() if token is not None}
-
-    def _special(self, name: str) -> int | None:
-        token = _content(self._settings.get(name))
-        return None if token is None else self.backend.token_to_id(token)
 
 
 def eos_token_ids(folder: str | Path, id_of: Callable[[str], int | None] | None = None) -> tuple[int, ...]:

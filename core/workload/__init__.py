@@ -3,7 +3,7 @@
 from .content import RESERVED_TOKENS, Segment, WorkloadRequest, segment_tokens
 from .lengths import Length
 from .load import Workload, WorkloadSummary, load_workload, workload_names
-from .schema import Arrival, Bursts, Class, Closed, Poisson, Sessions, Trace, WorkloadShape, json_schema
+from .schema import Arrival, Bursts, Class, Closed, Poisson, Sessions, Trace, WorkloadShape
 from .traces import RecordedTrace, TraceRow, read_trace
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "WorkloadRequest",
     "WorkloadShape",
     "WorkloadSummary",
-    "json_schema",
     "load_workload",
     "read_trace",
     "segment_tokens",

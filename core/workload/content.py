@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..splitmix import GAMMA, mix
+
 # Content ids of different makings never meet.
 PREFIX, PROMPT, ANSWER, HASH = (kind << 64 for kind in range(4))
 
@@ -41,20 +43,17 @@ class WorkloadRequest:
     deadline_ms: float | None = None
 
 
-def segment_tokens(
-    segments: tuple[Segment, ...], vocab_size: int, seed: int = 0, reserved: int = RESERVED_TOKENS
-) -> np.ndarray:
-    """int32 [sum of lengths] token ids in [reserved, vocab_size): a function of seed, content and position."""
+def segment_tokens(segments: tuple[Segment, ...], vocab_size: int, seed: int = 0) -> np.ndarray:
+    """int32 [sum of lengths] token ids in [RESERVED_TOKENS, vocab_size): a function of seed, content and position."""
     counts = np.array([segment.tokens for segment in segments], dtype=np.int64)
     starts = np.cumsum(counts) - counts
     positions = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(starts, counts)
-    steps = positions.astype(np.uint64) * _GOLDEN
-    mixed = _mix(np.repeat(_keys([segment.content for segment in segments], seed), counts) + steps)
-    low = min(reserved, max(vocab_size - 1, 0))
+    steps = positions.astype(np.uint64) * GAMMA
+    mixed = mix(np.repeat(_keys([segment.content for segment in segments], seed), counts) + steps)
+    low = min(RESERVED_TOKENS, max(vocab_size - 1, 0))
     return (mixed % np.uint64(max(vocab_size - low, 1)) + np.uint64(low)).astype(np.int32)
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, splitmix64's increment
 _WORD = (1 << 64) - 1
 
 
@@ -62,11 +61,4 @@ def _keys(contents: list[int], seed: int) -> np.ndarray:
     """uint64 [n]: where each content's stream of tokens starts."""
     makings = np.array([content >> 64 for content in contents], dtype=np.uint64)
     numbers = np.array([content & _WORD for content in contents], dtype=np.uint64)
-    return _mix(numbers + _mix(makings + _mix(np.full(1, seed & _WORD, dtype=np.uint64) + _GOLDEN)))
-
-
-def _mix(value: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    return mix(numbers + mix(makings + mix(np.full(1, seed & _WORD, dtype=np.uint64) + GAMMA)))

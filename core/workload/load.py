@@ -26,12 +26,8 @@ class WorkloadSummary:
 
     requests: int
     input_tokens_mean: float
-    input_tokens_p50: float
-    input_tokens_p99: float
     input_tokens_max: int
     output_tokens_mean: float
-    output_tokens_p50: float
-    output_tokens_p99: float
     output_tokens_max: int
     rate: float | None  # requests a second over the arrivals; None for a closed loop
     concurrency: int | None
@@ -75,12 +71,8 @@ class Workload:
         return WorkloadSummary(
             requests=len(rows),
             input_tokens_mean=float(inputs.mean()),
-            input_tokens_p50=float(np.percentile(inputs, 50)),
-            input_tokens_p99=float(np.percentile(inputs, 99)),
             input_tokens_max=int(inputs.max()),
             output_tokens_mean=float(outputs.mean()),
-            output_tokens_p50=float(np.percentile(outputs, 50)),
-            output_tokens_p99=float(np.percentile(outputs, 99)),
             output_tokens_max=int(outputs.max()),
             rate=(len(rows) - 1) / span if span > 0 else None,
             concurrency=self.concurrency,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -118,8 +118,3 @@ class WorkloadShape(_Shape):
             ):
                 raise ValueError(f"{name} is missing; e.g. {name}: {{uniform: [64, 512]}}")
         return self
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a workload file."""
-    return WorkloadShape.model_json_schema()

@@ -3,6 +3,7 @@ import torch
 
 from camshaft.core.sample.draw import draw, pick
 from camshaft.core.sample.seed import as_uint64, uniforms
+from camshaft.core.splitmix import GAMMA, mix
 
 
 def test_a_number_depends_on_seed_and_position_alone() -> None:
@@ -16,11 +17,8 @@ def test_a_number_depends_on_seed_and_position_alone() -> None:
 
 
 def test_known_stream() -> None:
-    """SplitMix64 as published: state 1234567 gives these first outputs; here the seed is mixed beforehand."""
-    from camshaft.core.sample import seed as module
-
-    steps = np.arange(1, 4, dtype=np.uint64)
-    outputs = module._mix(np.uint64(1234567) + steps * module._GAMMA)
+    """SplitMix64 as published: state 1234567 gives these first outputs; the draw mixes the seed beforehand."""
+    outputs = mix(np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * GAMMA)
     assert outputs.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
