@@ -134,7 +134,9 @@ def _add_text(app: FastAPI, service: Service) -> None:
         else:
             trust = service.config.trust_request_chat_template
             ids = await chat_prompt(service.tokenizer, service.limits, body, service.chat_template, trust)
-        names = [service.texts.text_of(token) for token in ids] if body.return_token_strs else None
+        names = None
+        if body.return_token_strs:
+            names = await off_loop(len(ids), lambda: [service.texts.text_of(token) for token in ids])
         return _json(replies.Tokens(len(ids), service.limits.max_model_len, ids, names))
 
     @app.post("/detokenize", openapi_extra=_takes(DetokenizeRequest))

@@ -11,7 +11,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from . import replies
 from .body import read_struct
 from .gate import take_request_id
 from .generation import Delta, Generation
@@ -27,7 +26,7 @@ from .replies import (
     ChatMessage,
 )
 from .service import Service
-from .streams import Answer, EventStream, attended, collect, events
+from .streams import Answer, EventStream, attended, collect, events, whole
 from .tools import Reading, ToolCallReader
 from .wire import ChatRequest
 
@@ -85,7 +84,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         await attended(service, call.generation, request.receive, call.generation.first_sign())
         return EventStream(service, call.generation, _events(call))
     answers = await attended(service, call.generation, request.receive, collect(call.generation))
-    return Response(replies.encode(_reply(call, prompt, answers)), media_type="application/json")
+    return await whole(call.generation, answers, lambda: _reply(call, prompt, answers))
 
 
 def _readers(body: ChatRequest) -> list[ToolCallReader] | None:

@@ -10,16 +10,15 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from . import replies
 from .body import read_struct
 from .gate import take_request_id
 from .generation import Delta, Generation
 from .logprobs import TokenNames, completion_logprobs, echoed_logprobs, prompt_logprobs
 from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, wanted
-from .prompts import check_length, completion_prompts, truncated
+from .prompts import check_length, completion_prompts, off_loop, truncated
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
-from .streams import Answer, EventStream, attended, collect, events
+from .streams import Answer, EventStream, attended, collect, events, whole
 from .wire import CompletionRequest
 
 
@@ -62,7 +61,7 @@ async def completions(service: Service, request: Request) -> Response:
         check_length(len(prompt), service.limits)
         want.append(wanted(body, len(prompt), bad_words, service.limits, service.defaults))
     reply_id = f"cmpl-{take_request_id(request, body.request_id)}"
-    echoes = _echoes(service, body, prompts)
+    echoes = await _echoes(service, body, prompts)
     call = _Call(
         service=service,
         body=body,
@@ -79,12 +78,10 @@ async def completions(service: Service, request: Request) -> Response:
         await attended(service, call.generation, request.receive, call.generation.first_sign())
         return EventStream(service, call.generation, _events(call))
     answers = await attended(service, call.generation, request.receive, collect(call.generation))
-    reply = call.reply([_choice(call, answer) for answer in answers])
-    reply.usage = service.usage(call.generation)
-    return Response(replies.encode(reply), media_type="application/json")
+    return await whole(call.generation, answers, lambda: _reply(call, answers))
 
 
-def _echoes(service: Service, body: CompletionRequest, prompts: list[list[int]]) -> list[str]:
+async def _echoes(service: Service, body: CompletionRequest, prompts: list[list[int]]) -> list[str]:
     if not body.echo:
         return [""] * len(prompts)
     if body.truncate_prompt_tokens is None and body.prompt:
@@ -93,7 +90,16 @@ def _echoes(service: Service, body: CompletionRequest, prompts: list[list[int]])
         if isinstance(body.prompt[0], str):
             return [str(text) for text in body.prompt]
     skip = body.skip_special_tokens is not False
-    return [service.tokenizer.decode(prompt, skip_special_tokens=skip) for prompt in prompts]
+    decode = service.tokenizer.decode
+    return await off_loop(
+        sum(map(len, prompts)), lambda: [decode(prompt, skip_special_tokens=skip) for prompt in prompts]
+    )
+
+
+def _reply(call: _Call, answers: list[Answer]) -> Completion:
+    reply = call.reply([_choice(call, answer) for answer in answers])
+    reply.usage = call.service.usage(call.generation)
+    return reply
 
 
 def _choice(call: _Call, answer: Answer) -> CompletionChoice:

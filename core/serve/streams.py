@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -14,12 +15,15 @@ from ..errors import CamshaftError
 from ..messages import Logprob
 from .faults import HttpFault, error_bytes, fault_of
 from .generation import Delta, Generation
-from .replies import DONE, ChatChunk, Completion, event
+from .prompts import off_loop
+from .replies import DONE, ChatChunk, Completion, encode, event
 from .service import Service
 from .wire import StreamOptions
 
 R = TypeVar("R")
 Chunk = ChatChunk | Completion
+
+_ENTRY_CHARS = 64  # of a position with few alternatives
 
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -60,6 +64,14 @@ async def collect(generation: Generation) -> list[Answer]:
         for delta in deltas:
             answers[delta.index].add(delta)
     return answers
+
+
+async def whole(generation: Generation, answers: list[Answer], reply: Callable[[], Struct]) -> Response:
+    """One reply for all of a request; written beside the event loop where there are many log-probabilities."""
+    positions = sum(len(answer.logprobs) for answer in answers)
+    positions += sum(len(sequence.prompt_logprobs) for sequence in generation.sequences)
+    body = await off_loop(positions * _ENTRY_CHARS, lambda: encode(reply()))
+    return Response(body, media_type="application/json")
 
 
 async def attended(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 MAX_N = 128
-MAX_DETOKENIZED = 1 << 20  # more would hold up the streams of others
+MAX_DETOKENIZED = 1 << 17  # more would hold up the streams of others
 MAX_INT32 = 2**31 - 1
 MIN_REPETITION_PENALTY = 0.001  # logits divided by less leave float32's range
 

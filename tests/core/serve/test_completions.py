@@ -255,3 +255,17 @@ def test_one_token_prompt(server: Running) -> None:
     ids = server.tokenizer.encode("x")
     assert len(ids) == 1
     assert ask(server, ids)["choices"][0]["text"] == "x"
+
+
+def test_a_reply_of_many_logprobs_is_the_same(server: Running) -> None:
+    """It is written in a thread; a short one is not."""
+    body = {"prompt": "the quick brown fox", "temperature": 0, "logprobs": 3, "echo": True, "max_tokens": 5}
+    one = server.post("/v1/completions", body).json()["choices"][0]
+    many = server.post("/v1/completions", {**body, "prompt": [body["prompt"]] * 40}).json()["choices"]
+    assert [choice["index"] for choice in many] == list(range(40))
+    assert all({**choice, "index": 0} == one for choice in many)
+    chat = {"messages": [{"role": "user", "content": body["prompt"]}], "logprobs": True, "top_logprobs": 3}
+    chat |= {"temperature": 0, "max_tokens": 5}
+    alone = server.post("/v1/chat/completions", chat).json()["choices"][0]
+    together = server.post("/v1/chat/completions", {**chat, "n": 40}).json()["choices"]
+    assert all({**choice, "index": 0} == alone for choice in together)
