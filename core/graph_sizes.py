@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .errors import ConfigError
+from .releases import vllm_release
 
 LARGEST = 512  # no larger batch is captured where nobody says so
 
@@ -69,16 +70,3 @@ def vllm_capture_sizes(
 
 def _up_to(top: int | None, sizes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({size for size in sizes if top is None or size <= top}))
-
-
-def vllm_release(version: str) -> tuple[int, ...]:
-    """The numbers of a version such as 0.18.0 or v0.11.1. Raises ConfigError for what is not numbers and dots."""
-    try:
-        release = tuple(
-            int(part) for part in version.removeprefix("v").split(".") if not part.startswith("post")
-        )
-    except ValueError:
-        release = ()
-    if len(release) < 2:
-        raise ConfigError(f"vLLM version {version!r} is not of the form 0.18.0")
-    return release

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...core.config import rule_of
-from ...core.graph_sizes import capture_sizes, vllm_capture_sizes, vllm_release
+from ...core.graph_sizes import capture_sizes, vllm_capture_sizes
 from ...core.memory import MemoryRule
 from ...core.memory_rules import sorts_logits, vllm_rule
+from ...core.releases import vllm_release
 from ..cost.hardware import Hardware
 
 EngineName = Literal["camshaft", "vllm"]

@@ -12,6 +12,7 @@ from ...core.config import (
     ServeConfig,
     load_config,
     memory_settings,
+    policy_file,
     resolve,
     with_policy,
 )
@@ -19,7 +20,6 @@ from ...core.config.hardware import Hardware as Device
 from ...core.engine import scheduler_params
 from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
-from ...core.graph_sizes import vllm_release
 from ...core.memory import (
     GIB,
     DeviceMemory,
@@ -31,6 +31,7 @@ from ...core.memory import (
 )
 from ...core.model_sheets import load_model
 from ...core.quantization import DESCRIBED_BY_CHECKPOINT
+from ...core.releases import vllm_release
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
@@ -152,7 +153,7 @@ class Prepared:
         band, moe = self.hardware.error_band, self.shape.num_experts > 0
         return Setup(
             params=params,
-            policy=_policy(self).build(),
+            policy=policy_file(self.loaded.config).build(),
             cost=self.cost,
             vocab_size=self.shape.vocab_size,
             frontend=frontend,
@@ -363,12 +364,6 @@ def _with_vllm_defaults(
     length = given.get("max_model_len") or shape.max_position_embeddings
     filled = vllm_defaults(engine, hardware, {**given, "max_model_len": length})
     return load_config({**filled, **written}, purpose="inspect")
-
-
-def _policy(prepared: Prepared):
-    from ...core.build import policy_file
-
-    return policy_file(prepared.loaded.config)
 
 
 def _share(workload: Workload, copies: int) -> Workload:

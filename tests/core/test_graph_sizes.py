@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.core.errors import ConfigError
-from camshaft.core.graph_sizes import vllm_capture_sizes, vllm_release
+from camshaft.core.graph_sizes import vllm_capture_sizes
 
 EIGHTS = (1, 2, 4, *range(8, 513, 8))
 WIDE = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
@@ -50,10 +49,3 @@ def test_what_is_told_replaces_the_sizes(
     version: str, told: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
     assert vllm_capture_sizes(version, 64, **told) == expected
-
-
-def test_a_version_is_numbers_and_dots() -> None:
-    assert vllm_release("v0.8.5.post1") == (0, 8, 5)
-    for text in ("newest", "", "33", "0.x"):
-        with pytest.raises(ConfigError, match=r"form 0\.18\.0"):
-            vllm_release(text)
