@@ -29,8 +29,8 @@ def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]
         if not any(name.startswith(path + ".") for name in use.flag.nested):
             yield _absent(context, use, path)
         return
-    if field.deprecated:
-        change = context.changes.options.get(f"{use.flag.name}.{path}")
+    change = context.changes.options.get(f"{use.flag.name}.{path}")
+    if field.deprecated or (change and change.is_deprecated(context.target)):
         yield Finding(
             code="FL-04",
             severity="warning",

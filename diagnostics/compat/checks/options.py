@@ -17,7 +17,15 @@ from .bounds import bound_findings
 from .context import Context
 from .findings import Edit, Finding
 from .remedies import head, remedy
-from .values import checkpoint_gone, common_parts, refused, stray_words, switch_value, value_gone
+from .values import (
+    checkpoint_gone,
+    common_parts,
+    refused,
+    stray_words,
+    switch_value,
+    unnamed_arguments,
+    value_gone,
+)
 
 # What the parser would say of these is told as what it is, a trap of the settings file.
 TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal", "dotted_o")
@@ -44,6 +52,7 @@ def option_findings(context: Context) -> Iterator[Finding]:
         else:
             yield refused(context, misuse)
     yield from stray_words(context)
+    yield from unnamed_arguments(context)
     seen: set[str] = set()
     for use in context.parsed.uses:
         if context.configuration.usage != "api_server" and not use.flag.sets_engine:

@@ -254,6 +254,25 @@ def _model_words(context: Context) -> int:
     return int(context.configuration.entry_point == "serve" and context.dialect.serve_model != "moved")
 
 
+# The first release whose `LLM` takes the model alone without its name (vllm/entrypoints/llm.py, LLM.__init__).
+NAMED_SINCE = parse("0.9.1")
+
+
+def unnamed_arguments(context: Context) -> Iterator[Finding]:
+    """`LLM("model", "tokenizer")`, whose second argument needs its name."""
+    for word in context.configuration.unnamed if context.target >= NAMED_SINCE else ():
+        yield Finding(
+            code="FL-14",
+            severity="error",
+            change="value_syntax",
+            message=f"LLM takes the model alone without its name from {NAMED_SINCE} on; {word.text!r} is one argument more.",
+            place=word.place,
+            fix="Write NAME=VALUE for everything behind the model.",
+            evidence=f"{context.target} vllm/entrypoints/llm.py (LLM.__init__)",
+            stops=True,
+        )
+
+
 def stray_words(context: Context) -> Iterator[Finding]:
     """Words that belong to no option; the first one of `vllm serve` is the model."""
     models = _model_words(context)

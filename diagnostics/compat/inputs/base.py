@@ -109,6 +109,8 @@ class Configuration(msgspec.Struct):
     editable: bool = True
     # Words in front of the model that the image's own entry point makes into arguments (`vllm serve` twice).
     doubled: Word | None = None
+    # Arguments of `LLM` behind the model that are given without their names.
+    unnamed: list[Word] = []
     # The module or script that starts the server, when it is not the `vllm` command.
     module: Word | None = None
 

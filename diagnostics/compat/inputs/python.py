@@ -85,6 +85,8 @@ class _Script:
         found = Configuration(
             self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
         )
+        if usage == "llm":
+            found.unnamed = [self._word(item) for item in node.args[1:]]
         given: list[tuple[str, ast.expr | ast.keyword, ast.expr]]
         given = [("model", item, item) for item in node.args[:1]]
         for keyword in node.keywords:

@@ -26,6 +26,11 @@ class OptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by_value: dict[str, dict[str, str]] = {}
     change: str | None = None
     safe: bool = False
+    deprecated_since: str | None = None
+
+    def is_deprecated(self, target: Version) -> bool:
+        """Whether the release warns of the key in its code, which the tables do not show."""
+        return self.deprecated_since is not None and parse(self.deprecated_since) <= target
 
     def key_at(self, target: Version) -> str | None:
         """The key of `into` at a release; `key_from` holds a later name and the first release that wants it."""
