@@ -1,4 +1,4 @@
-"""What of a GPU the executor uses beside tensors: memory figures, events, staging memory, captured graphs.
+"""The parts of a GPU that the executor uses besides tensors: memory figures, events, staging memory, captured graphs.
 
 A test stands in for it with an object of its own, so that everything above runs without a GPU.
 """
@@ -78,7 +78,7 @@ class Accelerator(Protocol):
         ...
 
     def new_pool(self) -> Any:
-        """Memory for graphs of which one at a time runs."""
+        """A memory pool for graphs that never run at the same time."""
         ...
 
     def capture(self, run: Callable[[], None], pool: Any) -> Graph:
@@ -137,7 +137,7 @@ class Cuda:
 
     def capture(self, run: Callable[[], None], pool: Any) -> Graph:
         graph = torch.cuda.CUDAGraph()
-        # What other threads of the process do meanwhile, be it a look at the free memory, is no part of it.
+        # Thread-local: other threads may query free memory without breaking the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return graph

@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model on its device, with limits by prediction."""
+    """A model on its device, with predicted limits."""
 
     model: Model
     limits: Limits

@@ -15,7 +15,7 @@ from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """Scores of a row's prompt tokens behind position `position` on, in order."""
+    """Scores of a row's prompt tokens from the one after `position` on, in order."""
 
     new: NewRow
     position: int
