@@ -34,7 +34,8 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; `add_special_tokens` adds what the model wants around a plain prompt (such as bos)."""
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # A batch is encoded without the interpreter's lock, a single text with it: other threads go on.
+        return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are no whole character become U+FFFD. Unknown ids are left out."""

@@ -8,7 +8,10 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1024)
 def _failures(stop: str) -> tuple[int, ...]:
-    """For each length of a match that broke off, the next shorter one to try (Knuth, Morris, Pratt 1977)."""
+    """For each length of a match that broke off, the next shorter one to try (Knuth, Morris, Pratt 1977).
+
+    One that would break off at the same character is passed over, so that no character costs many tries.
+    """
     table = [0] * (len(stop) + 1)
     length = 0
     for end in range(1, len(stop)):
@@ -16,6 +19,10 @@ def _failures(stop: str) -> tuple[int, ...]:
             length = table[length]
         length += stop[end] == stop[length]
         table[end + 1] = length
+    for end in range(1, len(stop)):
+        shorter = table[end]
+        if shorter and stop[shorter] == stop[end]:
+            table[end] = table[shorter]
     return tuple(table)
 
 

@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,22 @@ def test_round_trip(demo: Tokenizer, text: str) -> None:
 )
 def test_any_text_round_trips(demo: Tokenizer, text: str) -> None:
     assert demo.decode(demo.encode(text), skip_special_tokens=False) == text
+
+
+def test_a_long_text_lets_other_threads_go_on(demo: Tokenizer) -> None:
+    begun, turns = threading.Event(), 0
+
+    def work() -> None:
+        begun.set()
+        demo.encode("a;" * 100_000)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20
 
 
 def test_same_ids_as_transformers(demo: Tokenizer, demo_model: Path) -> None:

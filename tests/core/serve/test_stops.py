@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.core.serve.stops import StopStrings
+from camshaft.core.serve.stops import StopStrings, _failures
 
 LETTERS = st.text(alphabet="abc", max_size=24)
 
@@ -56,3 +56,14 @@ def test_only_a_possible_beginning_is_held() -> None:
 
 def test_stop_string_can_be_kept() -> None:
     assert in_pieces(["one S", "TOP two"], ["STOP"], keep=True) == (["one ", "STOP"], "STOP")
+
+
+def test_no_character_costs_many_tries() -> None:
+    """Where a long match breaks off, all shorter ones that break off at the same character are passed over."""
+    for stop in ("a" * 1000 + "q", "ab" * 500 + "q", "aab" * 333 + "q"):
+        failures = _failures(stop)
+        for length in range(len(stop)):
+            tries = 0
+            while length:
+                length, tries = failures[length], tries + 1
+            assert tries <= 16  # logarithmic in the length
