@@ -43,12 +43,24 @@ def _releases() -> list[str]:
     return json.loads(file.read_text(encoding="utf-8"))[::-1]
 
 
-def _settings() -> list[str]:
-    """`key=` for every key of a configuration, read from the text of its schema."""
+def settings() -> dict[str, bool]:
+    """Every key of a configuration and whether it is a switch, read from the text of its schema."""
     tree = ast.parse((_ROOT / "core" / "config" / "schema.py").read_text(encoding="utf-8"))
     schema = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ServeConfig")
-    fields = [node.target for node in schema.body if isinstance(node, ast.AnnAssign)]
-    return sorted(f"{target.id}=" for target in fields if isinstance(target, ast.Name))
+    fields = [node for node in schema.body if isinstance(node, ast.AnnAssign)]
+    return {
+        field.target.id: ast.unparse(field.annotation).startswith("bool")
+        for field in fields
+        if isinstance(field.target, ast.Name)
+    }
+
+
+def foreign_settings() -> frozenset[str]:
+    """Flags of vLLM's releases, in snake case."""
+    import yaml
+
+    file = _ROOT / "core" / "config" / "vllm_names.yaml"
+    return frozenset(yaml.safe_load(file.read_text(encoding="utf-8"))["names"])
 
 
 presets = _completer(lambda: _stems(_ROOT / "presets" / "serving"))
@@ -63,7 +75,7 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=_completer(_settings, files=False),
+    shell_complete=_completer(lambda: sorted(f"{name}=" for name in settings()), files=False),
     help="Override a value of the configuration; repeatable.",
 )
 

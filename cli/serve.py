@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .flags import as_settings
 from .names import demo_models, presets, set_option
 from .output import user_errors
 from .progress import stages
@@ -18,7 +19,7 @@ EPILOG = """\b
 Examples:
   engine serve --config cpu-demo
   engine serve --config serve.yaml --set policy=latency --port 9000
-  engine serve ./models/SmolLM2-135M-Instruct --set max_num_seqs=16
+  engine serve ./models/SmolLM2-135M-Instruct --max-num-seqs 16 --enforce-eager
 
 \b
 SIGTERM (or Ctrl-C) lets running requests finish; a second one ends at once.
@@ -26,7 +27,15 @@ Exit status: 0 drained, 1 the engine failed, does not fit or cut requests off, 2
 """
 
 
-@click.command(epilog=EPILOG)
+class _Serve(click.Command):
+    """Takes every setting as a flag, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        return super().parse_args(ctx, as_settings(args, own))
+
+
+@click.command(cls=_Serve, epilog=EPILOG)
 @click.argument("model", required=False, type=click.Path(), shell_complete=demo_models)
 @click.option(
     "--config", "source", metavar="FILE", shell_complete=presets, help="A YAML file, or the name of a preset."
@@ -47,7 +56,10 @@ def serve(
     record: str | None,
     skip_flag_check: bool,
 ) -> None:
-    """Serve MODEL, or what the configuration names, over an OpenAI-compatible API."""
+    """Serve MODEL, or what the configuration names, over an OpenAI-compatible API.
+
+    Every key of a configuration is a flag, too, under vLLM's names: --max-model-len 4096, --no-enable-chunked-prefill.
+    """
     if model is None and source is None:
         raise click.UsageError(
             "nothing to serve: name a MODEL or a --config (--config cpu-demo runs anywhere)"
