@@ -14,6 +14,7 @@ from ..config.hardware import Hardware, find_cpu, find_gpu
 from ..errors import CapacityError, ConfigError
 from ..memory import DeviceMemory, Measured, memory_budget
 from ..model.base import Model
+from ..model.fp8 import FP8_CAPABILITY
 from ..model.loading.hub import locate
 from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ..config import ServeConfig
 
 FP8_CACHES = ("fp8", "fp8_e4m3")
-FP8_CAPABILITY = (8, 9)  # e4m3 products and conversions; Triton refuses them below
 
 
 def load_model(config: ServeConfig) -> Loaded:

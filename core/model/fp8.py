@@ -16,10 +16,11 @@ from ...kernels.experts import Experts, make_experts
 from ...kernels.experts.fp8 import Fp8Experts
 from ...kernels.gated_linear import GatedLinear, make_gated_linear
 from ...kernels.linear import InputNorm, Linear, make_linear
-from ...kernels.linear.fp8 import FP8, Fp8GatedLinear, Fp8Linear, Fp8Weight, join, quantize_weight
+from ...kernels.linear.fp8 import FP8, Fp8GatedLinear, Fp8Linear, Fp8Weight, join
 from ..errors import ModelError
 
 METHODS = frozenset({"compressed-tensors", "fbgemm_fp8", "modelopt", "fp8"})
+FP8_CAPABILITY = (8, 9)  # of a GPU: e4m3 products and conversions; Triton refuses them below
 SCALES = ("weight_scale", "weight_scale_inv")
 
 Matrix = torch.Tensor | Fp8Weight
@@ -112,12 +113,7 @@ def matrix_experts(
 
 def keeps_fp8(device: torch.device) -> bool:
     """Whether FP8 weights stay so there: a CPU and a GPU before Ada have no FP8 arithmetic."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
-
-
-def quantized(weight: torch.Tensor) -> Fp8Weight:
-    """A weight as it is quantised at load: one scale a row."""
-    return quantize_weight(weight)
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
 def _fp8(parts: list[Matrix]) -> list[Fp8Weight] | None:

@@ -7,9 +7,10 @@ import torch
 from ...kernels.experts import Experts
 from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
+from ...kernels.linear.fp8 import quantize_weight
 from ..errors import ModelError
 from .base import WeightSource
-from .fp8 import Matrix, is_fp8, matrix_experts, matrix_gated, matrix_linear, quantized, stored_weight
+from .fp8 import Matrix, is_fp8, matrix_experts, matrix_gated, matrix_linear, stored_weight
 
 
 class Loader:
@@ -41,7 +42,7 @@ class Loader:
         if is_fp8(found):
             return stored_weight(found.to(self._device), name, self._optional)
         dense = found.to(device=self._device, dtype=self._dtype)
-        return quantized(dense) if self.quantize_fp8 and _is_quantisable(name) else dense
+        return quantize_weight(dense) if self.quantize_fp8 and _is_quantisable(name) else dense
 
     def _sized(self, name: str, size: tuple[int, ...]) -> torch.Tensor:
         found = self._weights.get(name)

@@ -16,13 +16,13 @@ from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.feed_forward import ExpertFeedForward, Fp8FeedForward
-from camshaft.core.model.fp8 import matrix_linear, obstacle_in, quantized
+from camshaft.core.model.fp8 import matrix_linear, obstacle_in
 from camshaft.core.model.registry import build
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.model.weights import Loader
 from camshaft.core.shape import ModelShape
 from camshaft.kernels.experts.fp8 import Fp8Experts
-from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
+from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
 
 CPU = torch.device("cpu")
 FP8 = torch.float8_e4m3fn
@@ -125,8 +125,10 @@ def test_weights_quantised_at_load_stay_close(tiny_qwen2: Path) -> None:
 
 def test_a_gpu_keeps_fp8_and_a_cpu_multiplies_out() -> None:
     weight = torch.randn(32, 64)
-    on_cpu = matrix_linear([quantized(weight), quantized(weight)], torch.float32, None, None, None)
-    kept = Fp8Linear(Fp8Weight(quantized(weight).values, quantized(weight).scales))
+    on_cpu = matrix_linear(
+        [quantize_weight(weight), quantize_weight(weight)], torch.float32, None, None, None
+    )
+    kept = Fp8Linear(Fp8Weight(quantize_weight(weight).values, quantize_weight(weight).scales))
     assert not isinstance(on_cpu, Fp8Linear)
     x = torch.randn(3, 64)
     torch.testing.assert_close(on_cpu(x)[:, :32], kept(x), rtol=0.1, atol=1.0)
