@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from .errors import ModelError
+from .places import nearest
 
 DTYPE_BYTES: dict[str, float] = {
     "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "fp8": 1,
@@ -81,11 +81,7 @@ def quantization_named(name: str | None) -> Quantization:
     scheme = _SCHEMES.get(_ALIASES.get(key, key))
     if scheme is None:
         known = sorted({*_SCHEMES, *_ALIASES, *DESCRIBED_BY_CHECKPOINT})
-        near = get_close_matches(key, known, 1)
-        raise ModelError(
-            f"quantization {name!r} is not known; {f'did you mean {near[0]}? K' if near else 'k'}nown are "
-            f"{', '.join(known)}"
-        )
+        raise ModelError(f"quantization {name!r}: known are {', '.join(known)}{nearest(key, known)}")
     return scheme
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import yaml
 
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
+from ...core.places import nearest
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
 from .vocabulary import figure, understand, vocabulary
@@ -47,10 +47,9 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
             f"--observed {argument!r}: {value!r} is no number and no word such as low or rising"
         )
     known = [*vocabulary()["figures"], *ServeConfig.model_fields]
-    near = get_close_matches(name, known, 1)
     raise EvidenceError(
-        f"--observed {argument!r}: {name!r} is no figure this tool knows{f'; did you mean {near[0]}?' if near else ''}; "
-        f"known are {', '.join(vocabulary()['figures'])}"
+        f"--observed {argument!r}: {name!r} is no figure this tool knows; known are "
+        f"{', '.join(vocabulary()['figures'])}{nearest(name, known)}"
     )
 
 

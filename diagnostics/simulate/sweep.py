@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import CapacityError, ConfigError
+from ...core.places import nearest
 from ...core.workload import Workload
 from ...policies.base import PolicyError
 from ...policies.registry import load_policy
@@ -47,8 +47,7 @@ def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> li
 def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any]) -> list[Row]:
     """The load with one knob at each value. Raises ConfigError for a name that is no knob, before any replay."""
     if name not in prepared.values and name not in prepared.foreign:
-        near = difflib.get_close_matches(name, prepared.values, n=1)
-        raise ConfigError(f"--sweep {name}: no such knob" + (f"; did you mean {near[0]}?" if near else ""))
+        raise ConfigError(f"--sweep {name}: no such knob{nearest(name, prepared.values)}")
     return [
         _row(
             f"{name}={value}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from pathlib import Path
 
 from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
+from ...places import nearest
 from . import GGUF_IN_FOLDER
 from .demo import demo_models, folder_of, pull
 from .folder import Progress, build, silent, write_side_files
@@ -33,9 +33,8 @@ def locate(name_or_path: str | Path, *, allow_download: bool = True, progress: P
         return _demo(name.lower(), allow_download, progress)
     if _HUB_ID.fullmatch(name):
         return _hub(name, allow_download)
-    near = difflib.get_close_matches(name.lower(), demo_models(), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"demo models: {', '.join(demo_models())}"
-    raise ModelError(f"{name}: no such folder or file, demo model or hub id (owner/name); {hint}")
+    hint = nearest(name.lower(), demo_models(), f"; demo models: {', '.join(demo_models())}")
+    raise ModelError(f"{name}: no such folder or file, demo model or hub id (owner/name){hint}")
 
 
 def _demo(name: str, allow_download: bool, progress: Progress) -> Path:

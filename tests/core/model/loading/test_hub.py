@@ -44,7 +44,7 @@ def test_an_unreachable_hub_is_an_error_of_one_line() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("smollm2-135m-instrukt", "did you mean 'smollm2-135m-instruct'"),
+        ("smollm2-135m-instrukt", "did you mean smollm2-135m-instruct?"),
         ("gpt-9", "demo models: smollm2-135m-instruct"),
         ("/no/such/folder", "no such folder or file"),
         ("", "no config.json"),
