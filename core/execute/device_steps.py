@@ -9,7 +9,8 @@ import torch
 
 from ..model.base import Model
 from ..model.batch import PagedCache
-from ..sample.on_device import FAILURES, DeviceSampler, Scored
+from ..sample.failures import FAILURES
+from ..sample.on_device import DeviceSampler, Scored
 from ..schedule.plan import StepPlan
 from .accelerator import Accelerator, Event
 from .graphs import DecodeGraphs

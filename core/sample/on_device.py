@@ -19,17 +19,13 @@ from ..request import SamplingParams
 from ..schedule.plan import TokenLogprobs
 from . import bad_words, edits, logit_bias, penalties
 from .bad_words import BadWords
+from .failures import FORBIDDEN, NOT_FINITE
 from .logit_bias import Bias
 from .logprobs import Scores, score
 from .min_tokens import ending_ids
 from .ops import Send
 from .seed import as_uint64
 
-FORBIDDEN, NOT_FINITE = -1, -2  # instead of a token
-FAILURES = {
-    FORBIDDEN: "every token is forbidden by logit_bias, bad_words or min_tokens",
-    NOT_FINITE: "the model's logits are not finite numbers",
-}
 CHUNK = 32  # special rows handled at once: the logits of so many are copied
 _LEAST_TOP_P = 1e-9  # keeps the likeliest token, as 0 does by definition
 

@@ -13,6 +13,7 @@ from ..schedule.plan import TokenLogprobs
 from . import edits, logit_bias, penalties
 from .bad_words import BadWords
 from .draw import draw
+from .failures import FAILURES, FORBIDDEN, NOT_FINITE
 from .logit_bias import Bias
 from .logprobs import token_logprobs
 from .min_tokens import ending_ids
@@ -172,16 +173,12 @@ class Sampler:
         """Rows whose largest logit is no finite number cannot be sampled; they are made harmless here."""
         if not len(rows):
             return
-        if logits.device.type == "cpu" and all_finite(logits, tokens):
+        if all_finite(logits, tokens):
             return
         best = logits.gather(1, tokens[:, None])[:, 0]
         for i in torch.nonzero(~torch.isfinite(best))[:, 0].tolist():
             forbidden = float(best[i]) == -float("inf")
-            self.failed[int(rows[i])] = (
-                "every token is forbidden by logit_bias, bad_words or min_tokens"
-                if forbidden
-                else "the model's logits are not finite numbers"
-            )
+            self.failed[int(rows[i])] = FAILURES[FORBIDDEN if forbidden else NOT_FINITE]
             logits[i] = 0.0
             tokens[i] = 0
 

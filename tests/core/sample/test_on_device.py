@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.core.request import SamplingParams
-from camshaft.core.sample.on_device import CHUNK, FORBIDDEN, NOT_FINITE, DeviceSampler
+from camshaft.core.sample.failures import FORBIDDEN, NOT_FINITE
+from camshaft.core.sample.on_device import CHUNK, DeviceSampler
 from camshaft.core.sample.sampler import Sampler
 from camshaft.kernels.sample import Draws, sample
 
