@@ -1,0 +1,1 @@
+"""The engine: configuration, requests, KV blocks, scheduler, step loop, model, sampling, server."""

@@ -1,0 +1,1 @@
+"""The contract of an executor, and torch's; the virtual one lives in diagnostics."""

@@ -1,0 +1,1 @@
+"""Blocks, block tables, prefix caching, copy-on-write."""

@@ -1,0 +1,1 @@
+"""Loading, the project's own definitions, and the fallback through transformers."""

@@ -1,0 +1,1 @@
+"""HTTP, streaming, metrics, and the boundary to the engine process."""
