@@ -1,4 +1,4 @@
-"""Where a knob that the configuration gives and the policy it names cannot both be meant.
+"""Contradictions between a given knob and the named policy.
 
 A knob given explicitly wins over the value that a policy file brings. It does not win over what the
 policy is: one that takes whole prompts, or one request at a time, or pads a closed batch.

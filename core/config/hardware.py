@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...kernels.threads import usable_cores
 from ..memory import GIB
 
 
@@ -39,12 +40,15 @@ def find_hardware(device: str = "auto") -> Hardware | None:
 
 
 def find_cpu() -> Hardware:
-    """This machine's processor: cores of the affinity mask, memory within the control group's limit."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """This machine's processor: the cores that kernels use, memory within the control group's limit."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     usable = min(total, _cgroup_limit(total))
     return Hardware(
-        kind="cpu", name="cpu", memory_bytes=usable, free_bytes=min(_available(usable), usable), count=cores
+        kind="cpu",
+        name="cpu",
+        memory_bytes=usable,
+        free_bytes=min(_available(usable), usable),
+        count=usable_cores(),
     )
 
 
@@ -118,8 +122,8 @@ def _library() -> Any:
 
 def _shown(told: str | None, uuids: list[str]) -> list[str]:
     """Numbers of the GPUs, or names of the parts of GPUs, that CUDA shows (CUDA C++ programming guide,
-    CUDA_VISIBLE_DEVICES): all unless told; a name that means none hides itself and those behind it. The beginning of
-    a UUID will do where no other begins so.
+    CUDA_VISIBLE_DEVICES): all unless told; a name that means none hides itself and those behind it. A UUID's
+    beginning is enough if no other GPU's begins the same way.
     """
     if told is None:
         return [str(index) for index in range(len(uuids))]
@@ -145,7 +149,7 @@ def _handle(nvml: Any, name: str) -> Any:
 
 
 def _uuid(nvml: Any, device: Any) -> str:
-    """Nothing for a GPU that this process may not look at."""
+    """Empty for a GPU that this process has no permission to query."""
     uuid = ctypes.create_string_buffer(96)
     if device is None or nvml.nvmlDeviceGetUUID(device, uuid, 96) != 0:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -149,7 +149,8 @@ def _sessions(shape: WorkloadShape, arrival: Sessions) -> Iterator[WorkloadReque
         for request in _session_turns(shape, arrival, columns, block, emitted):
             arrival_s = start if request.turn == 0 else None
             emitted += 1
-            yield _of_session(request, session, arrival_s, arrival.think_s if request.turn else 0.0)
+            think_s = arrival.think_s if request.turn else 0.0
+            yield replace(request, session=session, arrival_s=arrival_s, think_s=think_s)
 
 
 def _session_turns(
@@ -186,26 +187,6 @@ def _session_turns(
         segments = (*segments, Segment(ANSWER | index, outputs))
         held += inputs + outputs
         index += 1
-
-
-def _of_session(
-    request: WorkloadRequest, session: int, arrival_s: float | None, think_s: float
-) -> WorkloadRequest:
-    return WorkloadRequest(
-        request.index,
-        arrival_s,
-        request.input_tokens,
-        request.output_tokens,
-        request.segments,
-        request.answer,
-        session,
-        request.turn,
-        request.after,
-        think_s,
-        request.tenant,
-        request.priority,
-        request.deadline_ms,
-    )
 
 
 def _from_trace(shape: WorkloadShape, arrival: Trace, trace: RecordedTrace) -> Iterator[WorkloadRequest]:
