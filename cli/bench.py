@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .loads import workload_of
 from .names import presets, set_option, workloads
 from .output import output_option, user_errors, write_text
 
@@ -98,7 +99,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_load_options
 @click.pass_context
-def bench(ctx: click.Context, **options: Any) -> None:  # fmt: skip
+def bench(ctx: click.Context, **options: Any) -> None:
     """Measure a server, or the engine in-process, under a load."""
     if ctx.invoked_subcommand is not None:
         return
@@ -114,7 +115,7 @@ def _bench(options: dict[str, Any]) -> None:
     from ..diagnostics.results import parse_targets
 
     targets = parse_targets(options["slo"])
-    workload = _workload(options["source"], options["requests"], options["concurrency"], options["rate"])
+    workload = workload_of(options["source"], options["requests"], options["concurrency"], options["rate"])
     if options["url"]:
         result, about, samples = _measure_url(workload, targets, options)
     else:
@@ -132,19 +133,6 @@ def _bench(options: dict[str, Any]) -> None:
         title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
         print_result(Console(), result, title, samples, about.get("server"))
     _write(options["output"], document)
-
-
-def _workload(source: str, requests: int | None, concurrency: int | None, rate: float | None) -> Workload:
-    from ..core.workload import load_workload
-
-    if concurrency and rate:
-        raise click.UsageError("--concurrency and --rate exclude each other")
-    workload = load_workload(source)
-    if concurrency:
-        workload = workload.at_concurrency(concurrency)
-    if rate:
-        workload = workload.at_rate(rate)
-    return workload.first(requests) if requests else workload
 
 
 def _measure_url(
@@ -230,7 +218,7 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
 @click.option("--policies", "names", default="naive,static,continuous,continuous-chunked", show_default=True)
 @click.option("--quick", is_flag=True, help="A small load: the order is the same, the ratios are smaller.")
 @_load_options
-def policies(source: str, load: str | None, names: str, quick: bool, **options: Any) -> None:  # fmt: skip
+def policies(source: str, load: str | None, names: str, quick: bool, **options: Any) -> None:
     """Run the four classic policies on one load and print them side by side.
 
     The naive one, which takes one request at a time, plays the first eight requests.
@@ -245,7 +233,7 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     from ..diagnostics.results import parse_targets
     from .progress import opening, running
 
-    workload = _workload(load, options["requests"], None, None)
+    workload = workload_of(load, options["requests"])
     hardware = find_hardware(load_config(source, options["overrides"]).config.device)
     on_cpu = hardware is not None and hardware.kind == "cpu"
     with running() as bar, opening(bar.say, on_cpu=on_cpu):
@@ -351,7 +339,7 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
 @bench.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def replay(file: str) -> None:
-    """Play a recording of `engine serve --set record=FILE` again and compare every step plan.
+    """Play a recording of `engine serve --record FILE` again and compare every step plan.
 
     Nothing is computed: the scheduler gets the same calls at the same times. Exit status 1 where a plan
     comes out otherwise.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="How long steps are timed; three rounds of each kind at least.",
 )
 @set_option
-def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple[str, ...]) -> None:  # fmt: skip
+def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple[str, ...]) -> None:
     """Time steps of CONFIG's model on this machine and write its hardware sheet.
 
     Takes about a minute on a CPU. Keep the machine idle meanwhile; what was timed while other processes

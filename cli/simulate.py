@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .loads import workload_of
 from .names import gpus, presets, set_option, workloads
 from .output import user_errors
 
@@ -86,7 +87,7 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 )
 @set_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
+def simulate(config: str | None, **options: Any) -> None:
     """Play a load through the scheduler on a virtual clock.
 
     CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, a command line in quotes, or a model: its name, or
@@ -106,7 +107,12 @@ def simulate(config: str | None, **options: Any) -> None:  # fmt: skip
 def _simulate(config: str, options: dict[str, Any]) -> None:
     prepared = _prepare(config, options)
     checked = options["check_against"] == "here"
-    workload = _workload(options, CHECKED_LOAD if checked else "chat")
+    workload = workload_of(
+        options["source"] or (CHECKED_LOAD if checked else "chat"),
+        options["requests"],
+        options["concurrency"],
+        options["rate"],
+    )
     if checked:
         _check_here(prepared, workload, config, options)
         return
@@ -184,19 +190,6 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
         engine=EngineKind(name, options["engine_version"]),
         targets=parse_targets(options["slo"]),
     )
-
-
-def _workload(options: dict[str, Any], preset: str) -> Any:
-    from ..core.workload import load_workload
-
-    if options["concurrency"] and options["rate"]:
-        raise click.UsageError("--concurrency and --rate exclude each other")
-    workload = load_workload(options["source"] or preset)
-    if options["concurrency"]:
-        workload = workload.at_concurrency(options["concurrency"])
-    if options["rate"]:
-        workload = workload.at_rate(options["rate"])
-    return workload.first(options["requests"]) if options["requests"] else workload
 
 
 def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
@@ -316,7 +309,7 @@ def _serve_here(
     """What a real engine does with the load under a policy, and how fast the machine was just before."""
     from contextlib import closing
 
-    from ..core.build import policy_file, settle
+    from ..core.build import settle
     from ..core.config import load_config, with_policy
     from ..core.engine import Engine
     from ..core.execute.torch_executor import TorchExecutor
@@ -325,10 +318,10 @@ def _serve_here(
     from ..diagnostics.simulate.live import machine_speed
     from .progress import opening, stages
 
-    settled = settle(with_policy(load_config(config, overrides), policy)).config
-    executor = TorchExecutor(settled)
-    with closing(Engine(settled, executor, policy_file(settled))) as engine:
-        on_cpu = settled.device == "cpu"
+    resolved = settle(with_policy(load_config(config, overrides), policy))
+    executor = TorchExecutor(resolved.config)
+    with closing(Engine(resolved.config, executor, resolved.policy)) as engine:
+        on_cpu = resolved.config.device == "cpu"
         with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=on_cpu):
             engine.open()
         cost = prepared.cost
