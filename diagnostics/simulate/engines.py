@@ -49,6 +49,11 @@ class EngineKind:
         """Whether drawing with top-k or top-p sorts the logits of each row."""
         return self.name != "vllm" or sorts_logits(self.version or NEWEST_VLLM)
 
+    @property
+    def may_use_flashinfer(self) -> bool:
+        """Whether the release draws with FlashInfer's sampler where that is installed (vLLM 0.9.0 to 0.11.0)."""
+        return self.name == "vllm" and (0, 9) <= vllm_release(self.version or NEWEST_VLLM) < (0, 11, 1)
+
     def describe(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"
 

@@ -22,11 +22,8 @@ from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
 from ...core.memory import (
     GIB,
-    DeviceMemory,
-    Measured,
     MemoryBudget,
     MemorySettings,
-    memory_budget,
     request_kv_bytes,
 )
 from ...core.model_sheets import load_model
@@ -44,6 +41,7 @@ from .costing import step_cost
 from .engines import NEWEST_VLLM, EngineKind, vllm_defaults, watermark
 from .modelled import unmodelled
 from .replay import Replay, Setup, replay
+from .room import room_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +61,7 @@ class Prepared:
     targets: Targets
     assumptions: tuple[str, ...]
     unseen_bytes: int = 0  # what the arithmetic of memory leaves out, by what the cache was seen to hold
+    flashinfer: bool = False  # its sampler draws, in a release that uses it where it is installed
 
     def value(self, name: str) -> Any:
         """A knob's effective value; knobs of the other engine included."""
@@ -90,6 +89,7 @@ class Prepared:
             engine=self.engine,
             targets=self.targets,
             unseen_bytes=self.unseen_bytes,
+            flashinfer=self.flashinfer,
         )
 
     def holding(self, kv_tokens: int) -> Prepared:
@@ -104,6 +104,7 @@ class Prepared:
             engine=self.engine,
             targets=self.targets,
             unseen_bytes=self.unseen_bytes + missing,
+            flashinfer=self.flashinfer,
         )
         note = (
             f"the KV cache holds {kv_tokens:,} tokens, as measured; the arithmetic alone gives "
@@ -197,10 +198,12 @@ def prepare(
     engine: EngineKind | None = None,
     targets: Targets | None = None,
     unseen_bytes: int = 0,
+    flashinfer: bool = False,
 ) -> Prepared:
     """Settles every knob for an engine on a device and budgets its memory; nothing is refused for size here.
 
     unseen_bytes: what the arithmetic of memory is known to leave out, on each device; below 0 it counts too much.
+    flashinfer: its sampler is known to be installed, where the release uses it if so.
 
     Raises ConfigError for contradictions, ModelError for a model without sheet or folder.
     """
@@ -230,14 +233,9 @@ def prepare(
         data_parallel_size=copies,
         other_bytes=settings.other_bytes + unseen_bytes,
     )
-    rule = engine.memory_rule(hardware)
-    memory = DeviceMemory(total_bytes=hardware.memory_bytes)
-    budget = memory_budget(shape, memory, settings, rule)
-    told = foreign.get("cpu_offload_gb") if engine.name == "vllm" else None
-    if offloaded := _offloaded(told, budget, hardware, assumptions):
-        budget = memory_budget(
-            shape, memory, settings, rule, Measured(weights=budget.weights_bytes - offloaded)
-        )
+    offload = foreign.get("cpu_offload_gb") if engine.name == "vllm" else None
+    room = room_of(shape, hardware, settings, engine, offload, flashinfer, assumptions)
+    budget = room.budget
     _require_release(engine)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
@@ -248,8 +246,8 @@ def prepare(
         max(captured, default=0),
         assumptions,
         copies,
-        engine.sorts_logits,
-        offloaded,
+        room.sorts_logits,
+        room.offloaded_bytes,
     )
     return Prepared(
         loaded=written,
@@ -265,22 +263,8 @@ def prepare(
         targets=targets,
         assumptions=tuple(assumptions),
         unseen_bytes=unseen_bytes,
+        flashinfer=room.flashinfer,
     )
-
-
-def _offloaded(told: Any, budget: MemoryBudget, hardware: Hardware, assumptions: list[str]) -> int:
-    """Bytes of each device's weights that vLLM keeps in the host's memory, at most all of them. Raises ConfigError."""
-    try:
-        asked = int(float(told or 0) * GIB)
-    except (TypeError, ValueError):
-        raise ConfigError(f"(given): cpu_offload_gb: a number of GiB is needed, not {told!r}") from None
-    offloaded = min(max(0, asked), budget.weights_bytes)
-    if offloaded:
-        assumptions.append(
-            f"--cpu-offload-gb: {offloaded / GIB:.1f} GiB of each device's weights lie in the host's memory and every step "
-            f"reads them over its link at {hardware.host_link_gb_s:g} GB/s; nobody measured such a step"
-        )
-    return offloaded
 
 
 def _memory_settings(

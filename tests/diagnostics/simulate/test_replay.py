@@ -292,6 +292,21 @@ def test_settings_that_no_prediction_reads_are_named() -> None:
     assert not any("not modelled" in text for text in prepared(max_num_seqs=64, port=1).assumptions)
 
 
+def test_what_starts_only_with_flashinfer_is_taken_to_have_it() -> None:
+    """Published runs of these releases, in vLLM's images, start on one H100; a sorting sampler leaves no room."""
+    for model, length in (("openai/gpt-oss-120b", 32768), ("Qwen/Qwen3-32B", 24576)):
+        loaded = load_config({"model": model, "max_model_len": length}, purpose="inspect")
+        found, later = (
+            prepare(loaded, load_hardware("h100"), engine=EngineKind("vllm", version))
+            for version in ("0.11.0", "0.11.1")
+        )
+        assert found.budget.fits
+        assert not later.budget.fits
+        assert any("FlashInfer" in text for text in found.assumptions)
+        assert found.turned(max_num_seqs=64).flashinfer
+    assert not prepared(engine=EngineKind("vllm", "0.11.0")).flashinfer
+
+
 def test_offloaded_weights_leave_room_and_cross_the_link_in_every_step() -> None:
     vllm = EngineKind("vllm", "0.18.0")
     plain, lying = prepared(engine=vllm), prepared(engine=vllm, cpu_offload_gb=4)
