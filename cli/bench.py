@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .loads import workload_of
-from .names import presets, set_option, workloads
+from .names import policy_list, presets, set_option, workloads
 from .output import output_option, user_errors, write_text
 
 if TYPE_CHECKING:
@@ -185,11 +185,11 @@ def _measure_offline(
 
 def _engine(source: str, overrides: tuple[str, ...], policy: str | None = None) -> Engine:
     """An engine for a configuration, not opened yet; under another policy, if one is named."""
-    from ..core.build import build_engine, settle
+    from ..core.build import build_engine, resolve_for_serving
     from ..core.config import load_config, with_policy
 
     loaded = load_config(source, overrides)
-    return build_engine(settle(with_policy(loaded, policy) if policy else loaded).config)
+    return build_engine(resolve_for_serving(with_policy(loaded, policy) if policy else loaded).config)
 
 
 def _refuse_too_long(workload: Workload, engine: Engine) -> None:
@@ -215,7 +215,13 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
     shell_complete=workloads,
     help="The load; default: mixed, or a small one with --quick.",
 )
-@click.option("--policies", "names", default="naive,static,continuous,continuous-chunked", show_default=True)
+@click.option(
+    "--policies",
+    "names",
+    default="naive,static,continuous,continuous-chunked",
+    show_default=True,
+    shell_complete=policy_list,
+)
 @click.option("--quick", is_flag=True, help="A small load: the order is the same, the ratios are smaller.")
 @_load_options
 def policies(source: str, load: str | None, names: str, quick: bool, **options: Any) -> None:
@@ -311,7 +317,13 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
 
 @bench.command()
 @click.option("--running", default="256,1024", show_default=True, help="Numbers of running requests.")
-@click.option("--policies", "names", default="continuous-chunked,latency,fair", show_default=True)
+@click.option(
+    "--policies",
+    "names",
+    default="continuous-chunked,latency,fair",
+    show_default=True,
+    shell_complete=policy_list,
+)
 @click.option("--steps", type=click.IntRange(min=30), default=600, show_default=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def overhead(running: str, names: str, steps: int, form: str) -> None:

@@ -32,7 +32,7 @@ def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple
     Takes about a minute on a CPU. Keep the machine idle meanwhile; what was timed while other processes
     took its cores is left out as far as enough else was timed.
     """
-    from ..core.build import settle
+    from ..core.build import resolve_for_serving
     from ..core.config import load_config
     from ..core.errors import ConfigError
     from ..diagnostics.cost.fit import write_sheet
@@ -44,7 +44,7 @@ def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple
             path.parent.mkdir(parents=True, exist_ok=True)
         require_writable(path, "--output")
     with user_errors():
-        resolved = settle(load_config(config, overrides))
+        resolved = resolve_for_serving(load_config(config, overrides))
         if resolved.config.device != "cpu":
             raise ConfigError("a CPU is calibrated here; tests/gpu measures a GPU and writes its sheet")
         sheet = _calibrate(resolved, seconds)

@@ -30,6 +30,16 @@ def _completer(names: Callable[[], Iterable[str]], files: bool = True) -> Comple
     return complete
 
 
+def _list_completer(names: Callable[[], Iterable[str]]) -> Completer:
+    """Completes the last of names with commas between them."""
+
+    def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+        head, comma, last = begun.rpartition(",")
+        return [CompletionItem(f"{head}{comma}{name}") for name in names() if name.startswith(last.lower())]
+
+    return complete
+
+
 def _demo_models() -> list[str]:
     import yaml
 
@@ -69,13 +79,15 @@ policies = _completer(lambda: _stems(_ROOT / "policies"))
 gpus = _completer(lambda: _stems(_ROOT / "presets" / "hardware"))
 demo_models = _completer(_demo_models)
 releases = _completer(_releases, files=False)
+assignments = _completer(lambda: sorted(f"{name}=" for name in settings()), files=False)
+policy_list = _list_completer(lambda: _stems(_ROOT / "policies"))
 
 set_option = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=_completer(lambda: sorted(f"{name}=" for name in settings()), files=False),
+    shell_complete=assignments,
     help="Override a value of the configuration; repeatable.",
 )
 

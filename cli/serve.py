@@ -70,7 +70,7 @@ def serve(
 
 
 def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any], skip_check: bool) -> int:
-    from ..core.build import settle
+    from ..core.build import resolve_for_serving
     from ..core.config import load_config
     from ..core.model.loading.hub import locate
 
@@ -79,7 +79,7 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
     if loaded.source is not None and not skip_check:
         _check_flags(loaded)
     with stages() as progress:
-        resolved = settle(loaded, progress)
+        resolved = resolve_for_serving(loaded, progress)
     folder = locate(loaded.config.model)
 
     from ..core.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .loads import workload_of
-from .names import gpus, presets, set_option, workloads
+from .names import assignments, gpus, policy_list, presets, set_option, workloads
 from .output import user_errors
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 @click.option(
     "--policies",
     metavar="A,B,..",
+    shell_complete=policy_list,
     help="Several policies side by side: naive,static,continuous,continuous-chunked.",
 )
-@click.option("--sweep", metavar="KNOB=A,B,..", help="One knob over several values.")
+@click.option(
+    "--sweep", metavar="KNOB=A,B,..", shell_complete=assignments, help="One knob over several values."
+)
 @click.option("--until-saturation", is_flag=True, help="Find the highest rate that keeps the targets.")
 @click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms; see below.")
 @click.option(
@@ -309,7 +312,7 @@ def _serve_here(
     """What a real engine does with the load under a policy, and how fast the machine was just before."""
     from contextlib import closing
 
-    from ..core.build import settle
+    from ..core.build import resolve_for_serving
     from ..core.config import load_config, with_policy
     from ..core.engine import Engine
     from ..core.execute.torch_executor import TorchExecutor
@@ -318,7 +321,7 @@ def _serve_here(
     from ..diagnostics.simulate.live import machine_speed
     from .progress import opening, stages
 
-    resolved = settle(with_policy(load_config(config, overrides), policy))
+    resolved = resolve_for_serving(with_policy(load_config(config, overrides), policy))
     executor = TorchExecutor(resolved.config)
     with closing(Engine(resolved.config, executor, resolved.policy)) as engine:
         on_cpu = resolved.config.device == "cpu"

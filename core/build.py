@@ -20,7 +20,9 @@ from .errors import ConfigError, ModelError
 from .shape import ModelShape, read_shape
 
 
-def settle(loaded: LoadedConfig, progress: Callable[[str, int, int], None] | None = None) -> Resolved:
+def resolve_for_serving(
+    loaded: LoadedConfig, progress: Callable[[str, int, int], None] | None = None
+) -> Resolved:
     """Every effective value for serving on this machine. Fetches a named demo model if it is not here yet,
     telling `progress(stage, done, total)`. Raises ConfigError or ModelError.
     """

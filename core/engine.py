@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..policies.registry import PolicyFile
-from .config import ServeConfig, settled
+from .config import ServeConfig, required
 from .emit import Emitter
 from .errors import OutOfMemory, RequestError
 from .execute.base import Capacity, Executor, Relievable
@@ -211,7 +211,7 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         block_size=capacity.block_size,
         max_model_len=capacity.max_model_len,
         max_num_seqs=capacity.max_num_seqs,
-        max_num_batched_tokens=settled(config, "max_num_batched_tokens"),
+        max_num_batched_tokens=required(config, "max_num_batched_tokens"),
         eos_token_ids=capacity.eos_token_ids,
         enable_prefix_caching=bool(config.enable_prefix_caching),
         enable_chunked_prefill=config.enable_chunked_prefill,

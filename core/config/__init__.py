@@ -1,7 +1,7 @@
 """The configuration: one flat file with vLLM's names, where each value came from, and what it resolves to."""
 
 from ..places import Place
-from .budget import memory_of, memory_settings, rule_of, settled
+from .budget import memory_of, memory_settings, required, rule_of
 from .conflicts import POLICY_CONFLICTS, Conflict
 from .fit import find_shape, presets_for, require_machine
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
@@ -38,8 +38,8 @@ __all__ = [
     "preset_names",
     "presets_for",
     "require_machine",
+    "required",
     "resolve",
     "rule_of",
-    "settled",
     "with_policy",
 ]

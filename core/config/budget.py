@@ -31,7 +31,7 @@ def rule_of(kind: Kind) -> MemoryRule:
 def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
     """Decode batches that are captured as graphs under a resolved configuration. Raises ConfigError."""
     return capture_sizes(
-        settled(config, "max_num_seqs"),
+        required(config, "max_num_seqs"),
         eager=config.enforce_eager or kind == "cpu",
         sizes=config.cudagraph_capture_sizes,
         limit=config.max_cudagraph_capture_size,
@@ -43,12 +43,12 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
 
     With max_model_len -1 only one token must fit, and the model's positions are the most that is wanted.
     """
-    rows, block = settled(config, "max_num_seqs"), settled(config, "block_size")
-    length = settled(config, "max_model_len")
+    rows, block = required(config, "max_num_seqs"), required(config, "block_size")
+    length = required(config, "max_model_len")
     longest = length if length > 0 else shape.max_position_embeddings
     on_cpu = kind == "cpu"
     return MemorySettings(
-        max_num_batched_tokens=settled(config, "max_num_batched_tokens"),
+        max_num_batched_tokens=required(config, "max_num_batched_tokens"),
         max_num_seqs=rows,
         max_model_len=longest,
         fit_length=length == -1,
@@ -66,8 +66,8 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     )
 
 
-def settled(config: ServeConfig, name: str) -> int:
-    """A knob that resolving settles. Raises ConfigError where it is open."""
+def required(config: ServeConfig, name: str) -> int:
+    """The number that resolving gave a knob. Raises ConfigError where it is open."""
     value: int | None = getattr(config, name)
     if value is None:
         raise ConfigError(f"{name} is not known, and memory depends on it: give it a number")

@@ -43,6 +43,9 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["diagnose", "--gpu"], hardware_names()),
         (["check-flags", "--from"], RELEASES),
         (["check-flags", "--to"], RELEASES),
+        (["bench", "policies", "--policies"], names()),
+        (["simulate", "--policies"], names()),
+        (["simulate", "--sweep"], [f"{name}=" for name in ServeConfig.model_fields]),
         *(
             ([*command, "--set"], [f"{name}=" for name in ServeConfig.model_fields])
             for command in (["serve"], ["simulate"], ["calibrate"], ["bench"], ["config", "show"])
@@ -54,6 +57,11 @@ def test_values_are_those_that_exist(arguments: list[str], offered: list[str]) -
     assert [item.value for item in completed(arguments, offered[0])] == [
         name for name in sorted(offered) if name.startswith(offered[0])
     ]
+
+
+def test_the_last_of_a_list_is_completed() -> None:
+    offered = completed(["simulate", "--policies"], "naive,stat")
+    assert [item.value for item in offered] == ["naive,static"]
 
 
 def test_anything_else_is_a_file() -> None:

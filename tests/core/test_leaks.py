@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sizes import sizes_of
 
-from camshaft.core.build import build_engine, settle
+from camshaft.core.build import build_engine, resolve_for_serving
 from camshaft.core.config import load_config
 from camshaft.core.engine import Engine
 from camshaft.core.request import Request, SamplingParams
@@ -32,7 +32,7 @@ def engine_of(folder: Path, policy: str, overlap: bool) -> Engine:
         "max_num_batched_tokens": 48 if policy != "static" else 256,
         "async_scheduling": overlap,
     }
-    engine = build_engine(settle(load_config(values)).config)
+    engine = build_engine(resolve_for_serving(load_config(values)).config)
     engine.open()
     return engine
 

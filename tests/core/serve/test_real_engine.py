@@ -16,7 +16,7 @@ from serve_support import Running, events, eventually, running
 from sizes import sizes_of
 
 from camshaft.cli.explain import story
-from camshaft.core.build import settle
+from camshaft.core.build import resolve_for_serving
 from camshaft.core.config import load_config
 from camshaft.core.serve.parts import Parts, parts_of
 
@@ -38,7 +38,7 @@ def real_parts(folder: Path, **config: Any) -> Parts:
         "log_level": "warning",
         **config,
     }
-    return parts_of(settle(load_config(values)), folder)
+    return parts_of(resolve_for_serving(load_config(values)), folder)
 
 
 @pytest.fixture(scope="module")
