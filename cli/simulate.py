@@ -169,7 +169,7 @@ def _kept(result: Any) -> dict[str, Any]:
 
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from ..core.config import find_shape
-    from ..core.model_sheets import load_model
+    from ..core.model_sheets import shape_named
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for, named_by_its_file
@@ -185,7 +185,7 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
         )
     if origin := named_by_its_file(loaded, options["gpu"]):
         click.echo(f"{config}: {origin}", err=True)
-    shape = find_shape(loaded.config.model) or load_model(loaded.config.model)
+    shape = find_shape(loaded.config.model) or shape_named(loaded.config.model)
     return prepare(
         loaded,
         device_for(loaded, options["gpu"]),

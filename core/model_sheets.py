@@ -41,7 +41,7 @@ def model_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load_model(name: str) -> ModelShape:
+def shape_named(name: str) -> ModelShape:
     """The shape of a model: a folder or `config.json`, a sheet's name, or a Hub name.
 
     Raises ModelError when nothing answers to the name.

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.config import ServeConfig, find_source, load_config
 from ...core.config.sources import vllm_names
 from ...core.errors import CamshaftError, ConfigError
-from ...core.model_sheets import load_model
+from ...core.model_sheets import shape_named
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
 from ..compat.checks.context import Context
@@ -233,7 +233,7 @@ def _shape(name: str, required: bool, notes: list[str]) -> ModelShape | None:
     if not name:
         return None
     try:
-        return load_model(name)
+        return shape_named(name)
     except CamshaftError as error:
         if required:
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.config import Effective
-from ...core.model_sheets import default_sampling, load_model
+from ...core.model_sheets import default_sampling, shape_named
 from ...core.shape import ModelShape
 from ..cost.hardware import Hardware
 from ..cost.speculation import SpeculativeCost
@@ -66,7 +66,7 @@ def _speculative(
         assumptions.append(f"speculation: {acceptance:.0%} of drafted tokens accepted")
     method, draft = str(told.get("method") or ""), None
     if told.get("model") and method not in ("eagle", "eagle3", "mtp", "medusa"):
-        draft = StepCost(load_model(str(told["model"])), hardware, settings)
+        draft = StepCost(shape_named(str(told["model"])), hardware, settings)
     head = 0.0 if draft is not None or method == "ngram" else HEAD_SHARE
     return SpeculativeCost(target, draft, drafted, acceptance, head)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...core.config import LoadedConfig, find_source, load_config
 from ...core.errors import CamshaftError, ConfigError
-from ...core.model_sheets import load_model
+from ...core.model_sheets import shape_named
 from ..compat.inputs.read import read_path
 from ..compat.run import guess_engine
 from ..evidence import Evidence
@@ -61,7 +61,7 @@ def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, Eng
 def _model(source: str, overrides: tuple[str, ...], error: ConfigError) -> LoadedConfig:
     """A model alone, with every knob at its default."""
     try:
-        load_model(source)
+        shape_named(source)
     except CamshaftError:
         raise error from None
     return load_config({"model": source}, overrides, purpose="inspect")

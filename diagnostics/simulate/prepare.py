@@ -26,7 +26,7 @@ from ...core.memory import (
     MemorySettings,
     request_kv_bytes,
 )
-from ...core.model_sheets import load_model
+from ...core.model_sheets import shape_named
 from ...core.quantization import DESCRIBED_BY_CHECKPOINT
 from ...core.releases import vllm_release
 from ...core.schedule.scheduler import SchedulerParams
@@ -208,7 +208,7 @@ def prepare(
     Raises ConfigError for contradictions, ModelError for a model without sheet or folder.
     """
     engine, targets = engine or EngineKind(), targets or Targets()
-    shape = shape or load_model(loaded.config.model)
+    shape = shape or shape_named(loaded.config.model)
     entries = {**loaded.entries, **loaded.foreign}
     assumptions = list(
         unmodelled(name for name, entry in entries.items() if entry.value not in (None, False))

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...core.config import load_config
 from ...core.errors import CamshaftError, EvidenceError
-from ...core.model_sheets import load_model
+from ...core.model_sheets import shape_named
 from ...core.workload import load_workload
 from ..cost.hardware import load_hardware
 from ..results import Distribution, Result
@@ -63,7 +63,7 @@ class Point:
             "max_num_seqs": self.concurrency,
             "max_num_batched_tokens": 8192 if self.varied else self.input_tokens + 1500 + self.concurrency,
         }
-        if self.precision in ("fp8", "int8", "int4") and load_model(self.model).quantization is None:
+        if self.precision in ("fp8", "int8", "int4") and shape_named(self.model).quantization is None:
             chosen["quantization"] = self.precision
         return chosen
 
@@ -150,7 +150,7 @@ def compare(point: Point) -> Compared:
         prepared = prepare(
             load_config(point.configuration(), purpose="inspect"),
             load_hardware(point.hardware),
-            load_model(point.model),
+            shape_named(point.model),
             engine=EngineKind("vllm", point.version),
         )
         return Compared(point, prepared.replay(load_workload(point.workload())).result)

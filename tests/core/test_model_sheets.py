@@ -6,16 +6,16 @@ import pytest
 
 from camshaft.core.config import find_shape
 from camshaft.core.errors import ModelError
-from camshaft.core.model_sheets import FOLDER, load_model, model_names, read_sheet
+from camshaft.core.model_sheets import FOLDER, model_names, read_sheet, shape_named
 from camshaft.core.shape import parameter_count
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_model_sheets_are_read_and_named(name: str) -> None:
-    sheet, shape = read_sheet(FOLDER / f"{name}.yaml"), load_model(name)
+    sheet, shape = read_sheet(FOLDER / f"{name}.yaml"), shape_named(name)
     assert sheet.source.startswith("config.json of ")
     assert parameter_count(shape) > 1e8
-    assert all(load_model(alias).num_layers == shape.num_layers for alias in sheet.aliases)
+    assert all(shape_named(alias).num_layers == shape.num_layers for alias in sheet.aliases)
 
 
 @pytest.mark.parametrize(
@@ -30,20 +30,20 @@ def test_model_sheets_are_read_and_named(name: str) -> None:
     ],
 )
 def test_shapes_give_the_published_sizes(name: str, billions: float, active: float) -> None:
-    shape = load_model(name)
+    shape = shape_named(name)
     assert parameter_count(shape) / 1e9 == pytest.approx(billions, rel=0.01)
     assert parameter_count(shape, active=True) / 1e9 == pytest.approx(active, rel=0.03)
 
 
 def test_a_format_in_the_name_sets_the_quantisation() -> None:
-    assert load_model("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic").quantization == "fp8"
-    assert load_model("Qwen/Qwen2.5-32B-Instruct-AWQ").quantization == "awq"
-    assert load_model("meta-llama/Llama-3.1-8B").quantization is None
+    assert shape_named("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic").quantization == "fp8"
+    assert shape_named("Qwen/Qwen2.5-32B-Instruct-AWQ").quantization == "awq"
+    assert shape_named("meta-llama/Llama-3.1-8B").quantization is None
     with pytest.raises(ModelError, match="no sheet"):
-        load_model("nobody/knows-this-7b")
+        shape_named("nobody/knows-this-7b")
 
 
 def test_serving_knows_a_model_by_the_same_names_as_a_prediction() -> None:
     for name in ("meta-llama/Llama-3.3-70B-Instruct", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"):
-        assert find_shape(name) == load_model(name)
+        assert find_shape(name) == shape_named(name)
     assert find_shape("nobody/knows-this-7b") is None

@@ -12,7 +12,7 @@ import yaml
 
 from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.execute.base import Capacity
-from camshaft.core.model_sheets import load_model
+from camshaft.core.model_sheets import shape_named
 from camshaft.core.schedule.plan import StepPlan, StepResult
 from camshaft.diagnostics.cost.calibrate import cpu_settings, machine_sheet, measure_machine, with_trial
 from camshaft.diagnostics.cost.fit import write_sheet
@@ -24,7 +24,7 @@ from camshaft.diagnostics.cost.probe import Point
 from camshaft.diagnostics.cost.step import StepCost
 from camshaft.diagnostics.cost.trial import ServedStep, host_us, jitter, small_load
 
-SHAPE = load_model("smollm2-135m")
+SHAPE = shape_named("smollm2-135m")
 CAPACITY = Capacity(1456, 16, 4096, 32, SHAPE.vocab_size)
 MACHINE = Machine(bandwidth=20e9, flops=100e9)
 NOBODY = Neighbours(
@@ -160,7 +160,7 @@ def test_a_cache_too_small_to_measure_is_refused() -> None:
 def test_a_mixture_of_experts_is_refused() -> None:
     fitted = fit_steps(measure(Pretender(), CAPACITY, seconds=0.0, neighbours=NOBODY).medians())
     with pytest.raises(ConfigError, match="dense model"):
-        curves(fitted, MACHINE, load_model("mixtral-8x7b"), "float32")
+        curves(fitted, MACHINE, shape_named("mixtral-8x7b"), "float32")
 
 
 def served(cost: StepCost, decodes: int, factor: float, at_s: float) -> ServedStep:

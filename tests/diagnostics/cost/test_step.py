@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.core.model_sheets import load_model
+from camshaft.core.model_sheets import shape_named
 from camshaft.core.quantization import UNQUANTIZED, quantization_named
 from camshaft.core.shape import Gemm, dense_gemms, weight_bytes
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
@@ -25,7 +25,7 @@ NONE = np.empty(0, dtype=np.int64)
 )
 def test_products_of_a_70b_layer_take_what_was_measured(tp: int, tokens: int, table_us: float) -> None:
     timer = GemmTimer(H100, quantization_named("fp8"), "bfloat16")
-    layer = sum(timer.time_us(g, tokens) for g in dense_gemms(load_model("llama-3.3-70b"), tp))
+    layer = sum(timer.time_us(g, tokens) for g in dense_gemms(shape_named("llama-3.3-70b"), tp))
     assert layer == pytest.approx(table_us, rel=0.12)
 
 
@@ -51,7 +51,7 @@ def test_single_products_follow_the_table(dtype: str, tokens: int, n: int, k: in
 )
 def test_decode_steps_of_70b_fp8_sum_to_the_tables(kv: str, context: int, table_ms: float) -> None:
     """Products and attention of 128 sequences on one H100, as summed from the same tables."""
-    cost = StepCost(load_model("llama-3.3-70b"), H100, CostSettings(quantization="fp8", kv_cache_dtype=kv))
+    cost = StepCost(shape_named("llama-3.3-70b"), H100, CostSettings(quantization="fp8", kv_cache_dtype=kv))
     time = cost.decode_step(128, context)
     assert time.gemm + time.decode_attention + time.head == pytest.approx(table_ms, rel=0.06)
 
@@ -85,13 +85,13 @@ def test_grouped_products_reach_more_of_the_peak_before_hopper() -> None:
 
 def test_a_step_is_never_faster_than_reading_the_weights() -> None:
     for name, hardware in (("llama-3.1-8b", "h100"), ("llama-3.1-8b", "rtx 4090"), ("qwen3-32b", "a100")):
-        shape, sheet = load_model(name), load_hardware(hardware)
+        shape, sheet = shape_named(name), load_hardware(hardware)
         floor_ms = weight_bytes(shape).linear / (sheet.memory_bandwidth_gb_s * 1e6)
         assert StepCost(shape, sheet).decode_step(1, 128).total > floor_ms
 
 
 def test_eager_small_batches_wait_for_launches() -> None:
-    shape = load_model("llama-3.1-8b")
+    shape = shape_named("llama-3.1-8b")
     graphs = StepCost(shape, H100, CostSettings()).decode_step(1, 512)
     eager = StepCost(shape, H100, CostSettings(enforce_eager=True)).decode_step(1, 512)
     assert graphs.launch == 0
@@ -100,7 +100,7 @@ def test_eager_small_batches_wait_for_launches() -> None:
 
 
 def test_async_scheduling_hides_the_host() -> None:
-    shape = load_model("llama-3.1-8b")
+    shape = shape_named("llama-3.1-8b")
     plain = StepCost(shape, H100, CostSettings()).decode_step(64, 512)
     hidden = StepCost(shape, H100, CostSettings(async_scheduling=True)).decode_step(64, 512)
     assert plain.host > hidden.host > 0
@@ -108,30 +108,30 @@ def test_async_scheduling_hides_the_host() -> None:
 
 
 def test_window_layers_read_only_their_window() -> None:
-    cost = StepCost(load_model("gpt-oss-20b"), H100)
+    cost = StepCost(shape_named("gpt-oss-20b"), H100)
     short, long = cost.decode_step(64, 2000), cost.decode_step(64, 4000)
     grown = long.decode_attention - short.decode_attention
     assert grown > 0
-    full = StepCost(load_model("llama-3.1-8b"), H100)
+    full = StepCost(shape_named("llama-3.1-8b"), H100)
     assert grown < full.decode_step(64, 4000).decode_attention - full.decode_step(64, 2000).decode_attention
 
 
 def test_four_bit_weights_read_a_quarter_at_batch_one_and_help_less_in_prefill() -> None:
-    shape = load_model("qwen2.5-32b")
+    shape = shape_named("qwen2.5-32b")
     plain, packed = (StepCost(shape, H100, CostSettings(quantization=q)) for q in (None, "awq"))
     assert packed.decode_step(1, 128).gemm < 0.5 * plain.decode_step(1, 128).gemm
     assert packed.prefill_step(8192).gemm > 0.8 * plain.prefill_step(8192).gemm
 
 
 def test_a_mixture_reads_more_experts_as_the_batch_grows() -> None:
-    cost = StepCost(load_model("qwen3-30b-a3b"), H100)
+    cost = StepCost(shape_named("qwen3-30b-a3b"), H100)
     one, many = cost.decode_step(1, 128).experts, cost.decode_step(64, 128).experts
     assert 4 * one < many
 
 
 def test_speculation_pays_alone_and_not_in_a_crowd() -> None:
-    target = StepCost(load_model("llama-3.1-70b"), H100, CostSettings(quantization="fp8"))
-    draft = StepCost(load_model("llama-3.2-1b"), H100)
+    target = StepCost(shape_named("llama-3.1-70b"), H100, CostSettings(quantization="fp8"))
+    draft = StepCost(shape_named("llama-3.2-1b"), H100)
     cost = SpeculativeCost(target, draft, drafted=4, acceptance=0.8)
     assert speedup(cost, 1, 1000) > 1.5
     limit = break_even_batch(cost, 1000)
@@ -154,7 +154,7 @@ def test_tokens_per_step_of_speculation() -> None:
     start=st.integers(0, 20_000),
 )
 def test_more_work_never_takes_less_time(decodes: int, context: int, chunk: int, start: int) -> None:
-    cost = StepCost(load_model("llama-3.1-8b"), H100)
+    cost = StepCost(shape_named("llama-3.1-8b"), H100)
 
     def total(sequences: int, length: int, tokens: int, past: int) -> float:
         chunks = (np.array([tokens]), np.array([past])) if tokens else (NONE, NONE)
@@ -173,7 +173,7 @@ def test_more_work_never_takes_less_time(decodes: int, context: int, chunk: int,
 
 
 def test_prefill_is_bounded_by_the_peak() -> None:
-    shape = load_model("llama-3.1-70b")
+    shape = shape_named("llama-3.1-70b")
     cost = StepCost(shape, H100, CostSettings(quantization="fp8"))
     floor_ms = 2 * sum(g.elements for g in dense_gemms(shape)) * 8192 / 1979e12 * 1e3
     assert floor_ms < cost.prefill_step(8192).gemm < 2 * floor_ms
@@ -189,7 +189,7 @@ def test_tokens_of_a_batch_share_experts() -> None:
 
 def test_whole_experts_spread_over_devices_share_the_reading() -> None:
     """At few tokens an expert product is bound by reading; over four devices each reads a quarter."""
-    shape, hardware = load_model("minimax-m2"), H100
+    shape, hardware = shape_named("minimax-m2"), H100
     parts = StepCost(shape, hardware, CostSettings(tensor_parallel_size=4)).decode_step(32, 1000)
     whole = StepCost(
         shape, hardware, CostSettings(tensor_parallel_size=4, enable_expert_parallel=True)
@@ -201,7 +201,7 @@ def test_whole_experts_spread_over_devices_share_the_reading() -> None:
 
 def test_copies_that_share_experts_compute_the_tokens_of_all() -> None:
     """Eight copies of 16 tokens visit whole experts as one copy of 128 over eight devices does."""
-    shape, hardware = load_model("deepseek-v3"), load_hardware("h200")
+    shape, hardware = shape_named("deepseek-v3"), load_hardware("h200")
     copies = CostSettings(data_parallel_size=8, enable_expert_parallel=True, enforce_eager=True)
     one = CostSettings(tensor_parallel_size=8, enable_expert_parallel=True, enforce_eager=True)
     shared = StepCost(shape, hardware, copies).decode_step(16, 1000)
@@ -214,7 +214,7 @@ def test_copies_that_share_experts_compute_the_tokens_of_all() -> None:
 
 
 def test_copies_that_share_experts_cut_them_without_expert_parallelism() -> None:
-    shape, hardware = load_model("qwen3-30b-a3b"), load_hardware("h200")
+    shape, hardware = shape_named("qwen3-30b-a3b"), load_hardware("h200")
     cut = StepCost(shape, hardware, CostSettings(data_parallel_size=2)).decode_step(16, 1000)
     by_tensors = StepCost(shape, hardware, CostSettings(tensor_parallel_size=2)).decode_step(32, 1000)
     assert cut.experts == pytest.approx(by_tensors.experts)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from camshaft.core.config import load_config
-from camshaft.core.model_sheets import load_model
+from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose.limits import hardware_limits
@@ -19,7 +19,7 @@ VLLM = EngineKind("vllm", "0.18.0")
 def _prepared(model: str, gpu: str, engine: EngineKind = VLLM, **knobs: Any) -> Prepared:
     config = {"model": model, "max_model_len": 16384, **knobs}
     loaded = load_config(config, purpose="inspect")
-    return prepare(loaded, load_hardware(gpu), load_model(model), engine=engine)
+    return prepare(loaded, load_hardware(gpu), shape_named(model), engine=engine)
 
 
 def _load(clients: int, requests: int, inputs: Any, outputs: Any, **more: Any):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from camshaft.core.config import load_config
 from camshaft.core.errors import EvidenceError
-from camshaft.core.model_sheets import load_model
+from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.simulate import EngineKind, prepare
@@ -135,7 +135,7 @@ def test_a_recorded_run_of_300_requests_is_predicted_within_a_tenth(tmp_path: Pa
     prepared = prepare(
         load_config(chosen, purpose="inspect"),
         load_hardware("rtx pro 6000"),
-        load_model("llama-3.1-8b"),
+        shape_named("llama-3.1-8b"),
         engine=EngineKind("vllm", "0.19.0"),
     )
     result = prepared.replay(load_workload({"arrival": {"kind": "trace", "file": str(trace)}})).result

@@ -9,7 +9,7 @@ import pytest
 from camshaft.core.config import ServeConfig, load_config
 from camshaft.core.config.sources import vllm_names
 from camshaft.core.errors import CapacityError, ConfigError
-from camshaft.core.model_sheets import load_model
+from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.step import StepCost
@@ -24,7 +24,7 @@ def prepared(targets: Targets | None = None, engine: EngineKind | None = None, *
     return prepare(
         load_config(config, purpose="inspect"),
         load_hardware("h100"),
-        load_model(config["model"]),
+        shape_named(config["model"]),
         engine=engine,
         targets=targets,
     )
@@ -259,7 +259,7 @@ def test_vllm_spreads_experts_over_its_data_parallel_copies(
     found = prepare(
         load_config(config, purpose="inspect"),
         load_hardware("h200"),
-        load_model(model),
+        shape_named(model),
         engine=EngineKind("vllm", "0.18.0"),
     )
     assert found.budget.weights_bytes / 2**30 == pytest.approx(gib, rel=0.03)
