@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..facts.model import model_facts
-from ..inputs.base import Entry
+from ..inputs.base import Entry, Word
 from ..parsing.arguments import Argument
 from ..parsing.conversion import LEVELS
 from ..parsing.parser import Misuse, Use
@@ -208,40 +208,41 @@ def checkpoint_gone(context: Context) -> Iterator[Finding]:
     )
 
 
-def _two_in_one(context: Context, word: Argument) -> Finding:
-    """An option and its value in one word, as a list item without a split (`- --dtype auto`)."""
-    option = word.text.split(" ", 1)[0]
-    flag = context.table.find(option)
+def _misplaced(
+    word: Word | Argument, evidence: str, message: str, fix: str, flags: tuple[str, ...] = ()
+) -> Finding:
+    """A word where the release expects none."""
     return Finding(
         code="FL-14",
         severity="error",
         change="value_syntax",
-        message=f"{word.text!r} is one word; the parser of {context.target} sees no option in it.",
+        message=message,
         place=word.place,
-        flags=(flag.name if flag else option,),
-        fix=f"Write {word.text.replace(' ', '=', 1)}, or two words.",
-        evidence=f"{context.target} flag table",
+        flags=flags,
+        fix=fix,
+        evidence=evidence,
         stops=True,
     )
+
+
+def _two_in_one(context: Context, word: Argument) -> tuple[str, str, tuple[str, ...]]:
+    """An option and its value in one word, as a list item without a split (`- --dtype auto`)."""
+    option = word.text.split(" ", 1)[0]
+    flag = context.table.find(option)
+    message = f"{word.text!r} is one word; the parser of {context.target} sees no option in it."
+    return message, f"Write {word.text.replace(' ', '=', 1)}, or two words.", (flag.name if flag else option,)
 
 
 DASHES = ("–", "—", "−", "‐", "‑")
 
 
-def _dash(context: Context, word: Argument) -> Finding:
+def _dash(context: Context, word: Argument) -> tuple[str, str, tuple[str, ...]]:
     """An option whose dashes a word processor replaced."""
     name = "--" + word.text.lstrip("".join(DASHES) + "-")
-    return Finding(
-        code="FL-14",
-        severity="error",
-        change="value_syntax",
-        message=f"{word.text!r} begins with a typographic dash, so the parser of {context.target} sees no option.",
-        place=word.place,
-        flags=(name.split("=", 1)[0],),
-        fix=f"Write {name} with two hyphens.",
-        evidence=f"{context.target} flag table",
-        stops=True,
+    message = (
+        f"{word.text!r} begins with a typographic dash, so the parser of {context.target} sees no option."
     )
+    return message, f"Write {name} with two hyphens.", (name.split("=", 1)[0],)
 
 
 def _model_words(context: Context) -> int:
@@ -261,15 +262,11 @@ NAMED_SINCE = parse("0.9.1")
 def unnamed_arguments(context: Context) -> Iterator[Finding]:
     """`LLM("model", "tokenizer")`, whose second argument needs its name."""
     for word in context.configuration.unnamed if context.target >= NAMED_SINCE else ():
-        yield Finding(
-            code="FL-14",
-            severity="error",
-            change="value_syntax",
-            message=f"LLM takes the model alone without its name from {NAMED_SINCE} on; {word.text!r} is one argument more.",
-            place=word.place,
-            fix="Write NAME=VALUE for everything behind the model.",
-            evidence=f"{context.target} vllm/entrypoints/llm.py (LLM.__init__)",
-            stops=True,
+        yield _misplaced(
+            word,
+            f"{context.target} vllm/entrypoints/llm.py (LLM.__init__)",
+            f"LLM takes the model alone without its name from {NAMED_SINCE} on; {word.text!r} is one argument more.",
+            "Write NAME=VALUE for everything behind the model.",
         )
 
 
@@ -288,33 +285,23 @@ def stray_words(context: Context) -> Iterator[Finding]:
             continue
         typographic = word.text.startswith(DASHES)
         if typographic:
-            yield _dash(context, word)
+            told = _dash(context, word)
         elif word.text.startswith("-") and " " in word.text:
-            yield _two_in_one(context, word)
+            told = _two_in_one(context, word)
         else:
             if word.text.lstrip().startswith("#") and word.text[0].isspace():
                 commented = word.place.line
-            yield _stray(context, word, commented is not None)
+            told = _stray(context, word, commented is not None)
+        yield _misplaced(word, f"{context.target} flag table", *told)
 
 
-def _stray(context: Context, word: Argument, comment: bool) -> Finding:
+def _stray(context: Context, word: Argument, comment: bool) -> tuple[str, str]:
     """A word that no option takes; a comment or a blank behind a line's backslash is the usual reason."""
     if comment:
         message = "A comment follows the backslash, so the command ends there and the comment's words are arguments."
-        fix = "Put the comment on a line of its own, in front of the command."
-    elif not word.text.strip():
+        return message, "Put the comment on a line of its own, in front of the command."
+    if not word.text.strip():
         message = "A blank follows the backslash at the end of the line, so the command ends there."
-        fix = "Delete the blank after the backslash."
-    else:
-        message = f"{word.text!r} belongs to no option; the parser of {context.target} refuses it."
-        fix = "Delete it, or quote it together with the value it belongs to."
-    return Finding(
-        code="FL-14",
-        severity="error",
-        change="value_syntax",
-        message=message,
-        place=word.place,
-        fix=fix,
-        evidence=f"{context.target} flag table",
-        stops=True,
-    )
+        return message, "Delete the blank after the backslash."
+    message = f"{word.text!r} belongs to no option; the parser of {context.target} refuses it."
+    return message, "Delete it, or quote it together with the value it belongs to."

@@ -83,8 +83,8 @@ def test_batch_defaults_follow_the_flags() -> None:
         ("0.18.0", "enable_chunked_prefill", {"is_encoder_decoder": True}, False),
         ("0.7.3", "enable_prefix_caching", {}, False),
         ("0.10.0", "enable_prefix_caching", {}, True),
-        ("0.25.1", "enable_prefix_caching", {"is_hybrid": True}, False),
-        ("0.26.0", "enable_prefix_caching", {"is_hybrid": True}, True),
+        ("0.27.1", "enable_prefix_caching", {"is_hybrid": True}, False),
+        ("0.28.0", "enable_prefix_caching", {"is_hybrid": True}, True),
     ],
 )
 def test_features_follow_the_model(release: str, name: str, model: dict[str, Any], expected: bool) -> None:
