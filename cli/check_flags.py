@@ -93,48 +93,35 @@ Examples:
 @click.option(
     "--write-pages", type=click.Path(file_okay=False, path_type=Path), help="Write the pages of all codes."
 )
-def check_flags(
-    inputs: tuple[str, ...],
-    commands: tuple[str, ...],
-    start: str | None,
-    targets: tuple[str, ...],
-    engine: str | None,
-    gpu: str | None,
-    model: str | None,
-    form: str,
-    fail_on: str,
-    fix: bool,
-    unsafe_fixes: bool,
-    diff_only: bool,
-    explain: str | None,
-    write_pages: Path | None,
-) -> None:
+def check_flags(inputs: tuple[str, ...], commands: tuple[str, ...], **options: Any) -> None:
     """Check configurations against an engine's releases.
 
     INPUT is a vLLM --config YAML, this engine's YAML, a shell script, a Kubernetes manifest, Helm values, a compose
     file, a Dockerfile, a Python script that calls vLLM's LLM or EngineArgs, or - for standard input.
     """
-    if explain is not None or write_pages is not None:
-        _pages(explain, write_pages)
+    if options["explain"] is not None or options["write_pages"] is not None:
+        _pages(options["explain"], options["write_pages"])
         return
     if not inputs and not commands:
         raise click.UsageError("give an INPUT or --command TEXT")
-    found, failed = _read(inputs, commands, engine)
+    found, failed = _read(inputs, commands, options["engine"])
+    targets, changes = options["targets"], options["fix"] or options["diff_only"]
     with user_errors():
-        judge = _judge(engine, start, gpu, model)
+        judge = _judge(options)
         results = judge(found, targets)
-        if fix or diff_only:
-            write = fix and not diff_only
-            remaining, refused = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe_fixes, write)
+        if changes:
+            write = options["fix"] and not options["diff_only"]
+            unsafe = options["unsafe_fixes"]
+            remaining, refused = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe, write)
             results, failed = remaining if write else results, failed or refused
-    if not fix and not diff_only and (found or form != "text"):
+    if not changes and (found or options["form"] != "text"):
         from ..diagnostics.compat.render import render
 
-        text = render(form, results)
+        text = render(options["form"], results)
         if text:
             # https://no-color.org: any value but the empty one asks for plain text.
             click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
-    sys.exit(2 if failed else _status(results, fail_on))
+    sys.exit(2 if failed else _status(results, options["fail_on"]))
 
 
 def _pages(code: str | None, folder: Path | None) -> None:
@@ -176,16 +163,15 @@ def _read(
     return found, failed
 
 
-def _judge(
-    engine: str | None, start: str | None, gpu: str | None, model: str | None
-) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:
+def _judge(options: dict[str, Any]) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:
     """The check of configurations for targets, with the facts that were given."""
     from ..diagnostics.compat import run
     from ..diagnostics.compat.facts.devices import find_device
     from ..diagnostics.compat.facts.model_input import read_model
 
-    facts: dict[str, Any] | None = None if model is None else read_model(model)
-    device = None if gpu is None else find_device(gpu)
+    engine, start = options["engine"], options["start"]
+    facts: dict[str, Any] | None = None if options["model"] is None else read_model(options["model"])
+    device = None if options["gpu"] is None else find_device(options["gpu"])
 
     def judge(found: Sequence[Configuration], targets: Sequence[str]) -> list[Result]:
         return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
