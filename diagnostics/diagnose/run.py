@@ -116,6 +116,10 @@ def _replayed(
     told = [*judged(situation, [pair] if pair else [], seen.result), *others[:MOST_ALTERNATIVES]]
     tried = chosen or _runner_up(verdict, proofs)
     verdict, slo = _within_error(rig, verdict, tried, seen, objective)
+    if prepared is not None and prepared.flashinfer and not verdict.advice:
+        verdict = replace(
+            verdict, advice="Without FlashInfer installed it does not start: see the assumptions"
+        )
     return replace(
         report,
         verdict=verdict,

@@ -75,3 +75,13 @@ def test_a_measured_cache_is_the_one_the_report_is_about() -> None:
     assert report.memory["kv_tokens"] == pytest.approx(40_000, abs=16)
     fit = next(limit.value for limit in report.limits if limit.name == "sequences_held")
     assert fit < 50
+
+
+def test_a_verdict_that_rests_on_flashinfer_says_so() -> None:
+    seen = Evidence()
+    subject = read_subject(
+        "vllm serve openai/gpt-oss-120b --max-model-len 32768", seen, gpu="H100", version="0.11.0"
+    )
+    report = diagnose(subject, seen, workload=load_workload("chat").at_concurrency(4).first(16))
+    assert "FlashInfer" in report.verdict.advice
+    assert any("vLLM's images" in text for text in report.assumptions)
