@@ -24,9 +24,9 @@ MERGE_PROGRAMS = 1024  # more heads than that are merged several in a program, a
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-def tile_keys(dim: int) -> int:
-    """Keys of one loop turn, whatever the page size: 32 kB of K and V in 16 bits."""
-    return 64 if dim <= 128 else 32
+def tile_keys(dim: int, wide: bool = False) -> int:
+    """Keys of one loop turn, whatever the page size: 32 kB of K and V in 16 bits or, `wide`, in 32."""
+    return (64 if dim <= 128 else 32) >> wide
 
 
 @triton.jit
@@ -144,11 +144,12 @@ def decode_kernel(
     BLOCK_SIZE: tl.constexpr, TILE_N: tl.constexpr, SEQUENCES: tl.constexpr, LEAST: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
-    """Grid (slots + count, num_kv_heads); spare programs return at once. partial [slots + count, heads,
-    HEAD_DIM] and sums [slots + count, heads, 2] are float32 scratch. ROWS is GROUP, DIM is HEAD_DIM, and
-    SEQUENCES is `count` rounded up to a power of two, ROWS to 16 and SEQUENCES to 32 at least.
+    """Grid (num_kv_heads, slots + count): the heads of a page, which lie side by side, are read at about the same
+    time. Spare programs return at once. partial [slots + count, heads, HEAD_DIM] and sums [slots + count, heads, 2]
+    are float32 scratch. ROWS is GROUP, DIM is HEAD_DIM, and SEQUENCES is `count` rounded up to a power of two, ROWS
+    to 16 and SEQUENCES to 32 at least.
     """
-    item, head = tl.program_id(0), tl.program_id(1)
+    head, item = tl.program_id(0), tl.program_id(1)
     share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)
     ends = tl.cumsum(shares, 0)
     before = ends <= item

@@ -70,6 +70,16 @@ def attend(
     return acc, total, best
 
 
+@triton.jit
+def loaded(values, place, live):
+    """The same values, kept at `place` and read back. Matrix instructions of Hopper take a left side that was loaded
+    from shared memory, and one that was computed from registers, which a tile of 128 x 256 and its results outgrow.
+    """
+    tl.store(place, values, mask=live)
+    tl.debug_barrier()  # all threads have written before one of them reads
+    return tl.load(place, mask=live, other=0.0)
+
+
 # Not specialised: what changes from step to step, which would compile anew in the middle of serving.
 @triton.jit(do_not_specialize=["contexts", "query_starts", "table_stride", "n", "first_sequence"])
 def prefill_kernel(
@@ -107,6 +117,10 @@ def prefill_kernel(
         q + at[:, None] * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
     )
     query = multipliable(query, k_cache)
+    if DIM > 128 and query.dtype != q.dtype.element_ty:
+        # The rows of the result belong to this program alone and have room for the query until then.
+        place = out + at[:, None] * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
+        query = loaded(query, place.to(tl.pointer_type(query.dtype), bitcast=True), live)
     table = tables + sequence.to(tl.int64) * table_stride
 
     lowest = context - length + first  # position of the first row

@@ -36,7 +36,11 @@ def paged_attention(
         _decode(q, k_cache, v_cache, sequences, out, scales, window_and_cap)
     if n > sequences.num_decodes:
         longest = sequences.max_query_len * group
-        rows, tile, edge, warps, stages = prefill_plan(launch.capability(q.device), longest, dim)
+        capability, windowed = launch.capability(q.device), window is not None
+        wide, narrow = q.element_size() > 2, k_cache.element_size() == 1
+        rows, tile, edge, warps, stages = prefill_plan(
+            capability, longest, dim, wide=wide, narrow=narrow, windowed=windowed
+        )
         tokens = rows // group
         prefill_kernel[(q.shape[0] // tokens + n, num_kv_heads)](
             q, k_cache, v_cache, out, sequences.block_tables, sequences.context_lens, sequences.query_starts,
@@ -45,6 +49,7 @@ def paged_attention(
             sequences.num_decodes,
             GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, ROWS=rows, TILE_N=tile, EDGE_N=edge,
             **window_and_cap, num_warps=warps, num_stages=stages,
+            maxnreg=most_registers(capability, narrow, windowed),
         )  # fmt: skip
 
 
@@ -64,10 +69,10 @@ def _decode(
     slots = launch.cdiv(decode.PROGRAMS_PER_SM * launch.num_sms(q.device), num_kv_heads)
     partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
     contexts, tables = sequences.context_lens, sequences.block_tables
-    tile = decode.tile_keys(dim)
+    tile = decode.tile_keys(dim, q.element_size() > 2)
     sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": tile, "LEAST": decode.MIN_KEYS // tile}
     sizes["SEQUENCES"] = max(32, launch.next_power_of_2(count))
-    decode.decode_kernel[(slots + count, num_kv_heads)](
+    decode.decode_kernel[(num_kv_heads, slots + count)](
         q, k_cache, v_cache, out, partial, sums, tables, contexts, *scales, 1.0,
         q.stride(0), out.stride(0), tables.stride(0), num_kv_heads, count, slots,
         GROUP=group, ROWS=max(16, launch.next_power_of_2(group)), BLOCK_SIZE=block_size,
@@ -102,21 +107,36 @@ def _check(
         checks.check_tables(op, sequences.block_tables, sequences.context_lens, block_size, num_blocks)
 
 
-def prefill_plan(capability: tuple[int, int], longest: int, dim: int) -> tuple[int, int, int, int, int]:
+def prefill_plan(
+    capability: tuple[int, int], longest: int, dim: int, *, wide: bool = False, narrow: bool = False, windowed: bool = False
+) -> tuple[int, int, int, int, int]:  # fmt: skip
     """(query rows, keys of a loop turn, keys of one under a mask, warps, stages) of a prefill program: the most
     that spills no registers. A tile is fetched while another is worked on from five stages on, two with seven.
 
-    `longest` is the largest number of query rows of one sequence and KV head.
+    `longest` is the largest number of query rows of one sequence and KV head. `wide`: numbers of 32 bits, in which
+    nobody is in a hurry; they need but fit. `narrow`: a cache of FP8.
     """
     few, is_older = longest <= 64, not launch.has_warpgroups(capability)
+    if wide:
+        return (64, 32, 32, 8, 3) if dim <= 128 else (32 if is_older else 64, 16, 16, 4 if is_older else 8, 3)
     if dim > 128:
-        # On an A100 five stages fit as well, on its smaller kin they do not.
-        return (64, 32, 32, 8, 5 if capability == (8, 0) else 3) if is_older else (128, 32, 32, 8, 5)
+        if is_older:  # on an A100 five stages fit as well, on its smaller kin they do not
+            return 64, 32, 32, 8, 5 if capability == (8, 0) else 3
+        keys = 16 if most_registers(capability, narrow, windowed) else 32
+        return 128, keys, keys, 8, 5
     if is_older:
         return (64, 64, 64, 8, 5) if few else (128, 64, 64, 8, 5) if dim <= 64 else (128, 32, 32, 8, 5)
     if few:
         return 64, 64, 64, 4, 5
     return (128, 128, 64, 8, 5) if capability < (10, 0) else (128, 64, 64, 8, 7)
+
+
+def most_registers(capability: tuple[int, int], narrow: bool, windowed: bool) -> int | None:
+    """Registers that the compiler may give a thread of a prefill program; None leaves it to the assembler. On Blackwell
+    results pass through registers at every turn: beside what widens FP8 and masks a window, the assembler would
+    rather spill some than let fewer programs on an SM.
+    """
+    return 255 if narrow and windowed and capability >= (10, 0) else None
 
 
 _kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -9,7 +9,7 @@ from ..experts.routing import triton as routing
 from ..launch import next_power_of_2, warps_of
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode, prefill
-from ..paged_attention.triton import prefill_plan
+from ..paged_attention.triton import most_registers, prefill_plan
 from ..prepare_batch import triton as prepare_batch
 from ..quantize_rows import triton as quantize_rows
 from ..rms_norm import triton as rms_norm
@@ -56,7 +56,8 @@ def _prefill(
     dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False
 ) -> Build:
     """`mask`: with a sliding window and a soft cap."""
-    plan = prefill_plan((arch // 10, 0), chunk * group, dim)
+    capability, narrow = (arch // 10, 0), cache != "*bf16"
+    plan = prefill_plan(capability, chunk * group, dim, narrow=narrow, windowed=mask)
     rows, tile, edge, warps, stages = plan
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
     types |= {"contexts": "*i32", "query_starts": "*i32", **_SCALARS, **_STRIDES}
@@ -70,6 +71,7 @@ def _prefill(
         ("q", "k_cache", "v_cache", "out", "q_stride", "out_stride"),
         num_warps=warps,
         num_stages=stages,
+        most_registers=most_registers(capability, narrow, mask),
         arches=(arch,),
     )
 
@@ -95,6 +97,7 @@ def _attention() -> list[Build]:
         _decode(128, 8, 16, "*bf16", sequences=1024),
         _decode(128, 8, 16, "*bf16", window=True),
         _decode(128, 8, 16, "*fp8e4nv"),
+        *(_decode(dim, 8, 16, "*fp8e4nv", window=True) for dim in (64, 128, 256)),
         merge,
         *(_prefill(128, 4, "*bf16", arch) for arch in (80, 90, 100)),
         *(_prefill(128, 8, "*bf16", arch) for arch in (90, 100)),
@@ -106,6 +109,13 @@ def _attention() -> list[Build]:
         *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (64, 128) for arch in (80, 90, 100)),
         *(_prefill(dim, 8, "*bf16", arch, mask=True) for dim in (64, 128, 256) for arch in (80, 90, 100)),
         *(_prefill(128, 8, "*fp8e4nv", arch) for arch in (90, 100)),
+        *(
+            _prefill(dim, group, "*fp8e4nv", arch, page=page, mask=True)
+            for dim in (64, 128, 256)
+            for group, page in ((8, 16), (1, 32), (8, 64))
+            for arch in (90, 100)
+        ),
+        _prefill(64, 8, "*fp8e4nv", 100, chunk=8, mask=True),
     ]
 
 

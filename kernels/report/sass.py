@@ -30,6 +30,7 @@ class Build:
     aligned: tuple[str, ...] = ()  # arguments that are multiples of 16, as the launcher would find them
     num_warps: int = 4
     num_stages: int = 3
+    most_registers: int | None = None  # of a thread; None leaves it to the assembler
     arches: tuple[int, ...] = (80, 90, 100)
     stated_blocks: int = 1  # that the design wants on an SM of Hopper or later, at least
 
@@ -64,7 +65,7 @@ def compile_build(build: Build, arch: int) -> Figures:
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in build.aligned}
     signature = {name: build.types.get(name, "constexpr") for name in names}
     source = ASTSource(build.kernel, signature, build.constants, attributes)
-    options = {"num_warps": build.num_warps, "num_stages": build.num_stages}
+    options = {"num_warps": build.num_warps, "num_stages": build.num_stages, "maxnreg": build.most_registers}
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -30,6 +31,18 @@ def test_no_kernel_spills_registers_or_touches_local_memory_in_a_loop() -> None:
     assert len(BUILDS) > 50
     spilled = [(b["name"], b["arch"]) for b in BUILDS if b["stack_bytes"] or b["local_in_loops"]]
     assert not spilled
+
+
+def test_attention_is_compiled_for_every_head_size_cache_and_mask() -> None:
+    """A mask costs registers, an FP8 cache does, and a head of 256: all of them together cost the most."""
+    found = set()
+    for build in BUILDS:
+        room, dim, *rest = [*build["name"].split("-"), ""]
+        found.add((room, build["arch"], dim, "fp8" in rest, "window" in rest))
+    kinds = itertools.product((90, 100), ("d64", "d128", "d256"), (False, True), (False, True))
+    for arch, dim, fp8, masked in kinds:
+        assert ("prefill", arch, dim, fp8, masked) in found
+        assert ("decode", arch, dim, fp8, masked) in found or (masked and not fp8)
 
 
 @pytest.mark.parametrize(("arch", "instruction"), [(80, "HMMA"), (90, "GMMA"), (100, "UTC")])

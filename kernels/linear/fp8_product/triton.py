@@ -64,7 +64,8 @@ def fp8_product_kernel(
             else:
                 total += tl.dot(left, right) * (x_scale * w_scale)[:, None]
         else:
-            total = tl.dot(left, right, total)
+            # Not summed by the product: Hopper's tensor cores keep a long sum of FP8 products in some 14 bits.
+            total += tl.dot(left, right)
         x_at += BLOCK
         w_at += BLOCK
     if not BLOCKED:

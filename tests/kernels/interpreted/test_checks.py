@@ -35,6 +35,15 @@ def test_float32(check: Check) -> None:
     check.run(Place(CPU, torch.float32))
 
 
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("dim", [64, 256])
+def test_queries_of_bfloat16_beside_an_fp8_cache(dim: int, window: int | None) -> None:
+    """They become float16, which the interpreter multiplies right, and wide ones pass through the result's memory."""
+    lengths = [(1, 70), (70, 300), (3, 3)]
+    shape = attention_checks.Shape(dim=dim, group=4, page=16, lengths=lengths, fp8=True, window=window)
+    attention_checks.check(shape).run(Place(CPU, torch.bfloat16))
+
+
 @pytest.mark.parametrize(
     "shapes", [attention_checks.DECODE, attention_checks.PREFILL], ids=["decode", "prefill"]
 )
