@@ -48,7 +48,7 @@ class Engine:
         params = scheduler_params(self.config, self.capacity)
         self.scheduler = Scheduler(params, self._policy.build())
         if self.config.record:
-            self._recorder = Recorder(self.config.record, params, self._policy)
+            self._recorder = Recorder(self.config.record, self.scheduler, self._policy)
         self.emitter = Emitter(self.scheduler)
         self._relief = Relief(params.max_num_batched_tokens)
         return Ready(

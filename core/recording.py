@@ -1,9 +1,10 @@
 """What a server did, written down so that it can be played again: arrivals, lengths, prefix hashes, step plans.
 
 Never content: a block of tokens stands as a number, hashed with a key that is thrown away. Each line is a
-JSON object. `request` lines (one a finished request) are a workload that bench and simulate read; the others
-let `replay` drive a scheduler through the same calls and compare its plans. A file that was cut short, by a
-killed server, is good up to there.
+JSON object. `request` lines (one a finished request) are a workload that bench and simulate read, together
+with `blocks` lines: each names blocks that no earlier line of its request has. The others let `replay` drive
+a scheduler through the same calls and compare its plans. A file that was cut short, by a killed server, is
+good up to there.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult
 from .schedule.recovery import start_over, take_back
 from .schedule.scheduler import Scheduler
+from .workload.traces import RECORDING_VERSION, check_recording_header
 
-VERSION = 1
 log = structlog.get_logger()
 _END = -1  # the token that ends a replayed sequence; no block holds it
 _TORN = {"type": "torn"}  # stands for a last line without its end
@@ -62,25 +63,28 @@ class Recorder:
     Where the file can no longer be written (a full disk), the recording ends and serving goes on.
     """
 
-    def __init__(self, path: str | Path, params: SchedulerParams, policy: PolicyFile) -> None:
-        self._path = path
+    def __init__(self, path: str | Path, scheduler: Scheduler, policy: PolicyFile) -> None:
+        self._path, self._kv = path, scheduler.kv
         try:
             self._file: BinaryIO | None = open(path, "wb")  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error
         self._key = secrets.token_bytes(16)
-        self._told: dict[Request, int] = {}  # of the living: blocks whose hashes were written
+        self._written: dict[Request, int] = {}  # of the unfinished: how many of their blocks
+        self._kv.newly_hashed = {}
         self._encode = msgspec.json.Encoder().encode
         self._write(
             type="recording",
-            version=VERSION,
-            block_tokens=params.block_size,
-            params=msgspec.to_builtins(params),
+            version=RECORDING_VERSION,
+            block_tokens=scheduler.params.block_size,
+            params=msgspec.to_builtins(scheduler.params),
             policy=policy.model_dump(exclude_none=True),
         )
 
     def added(self, request: Request, now_s: float) -> None:
-        self._told[request] = 0
+        if self._file is None:
+            return
+        self._written[request] = 0
         self._write(
             type="add",
             seq=request.seq,
@@ -101,11 +105,13 @@ class Recorder:
         self._finished(request)
 
     def planned(self, plan: StepPlan | None, now_s: float, rejected: list[Request]) -> None:
+        if self._file is None:
+            return
         if plan is None:
             self._write(type="idle", now_s=now_s)
         else:
             self._write(type="step", step=plan.step, now_s=now_s, digest=plan_digest(plan))
-        self._tell_blocks()
+        self._write_blocks()
         for request in rejected:
             self._finished(request)
 
@@ -134,38 +140,50 @@ class Recorder:
         self._write(type="limit", limit=limit)
 
     def close(self) -> None:
-        file, self._file = self._file, None
+        file = self._end()
         if file is not None:
             try:
                 file.close()
             except OSError as error:
-                self._tell(error)
+                self._warn(error)
 
-    def _tell_blocks(self) -> None:
-        """Blocks that requests have filled since the last plan: whoever never ends has no line of its own."""
-        for request, told in self._told.items():
-            if len(request.hashes) > told:
-                numbers = [self._number(key) for key in request.hashes[told:]]
+    def _end(self) -> BinaryIO | None:
+        """Nothing is written or kept from now on; returns the file if it is still open."""
+        file, self._file, self._kv.newly_hashed = self._file, None, None
+        self._written.clear()
+        return file
+
+    def _write_blocks(self) -> None:
+        """Blocks hashed since the last plan: a request that never ends has no line of its own."""
+        for request in self._kv.newly_hashed or ():
+            written = self._written.get(request)
+            if written is not None:  # its own line names those of a finished one
+                numbers = self._numbers(request.hashes[written:])
+                self._written[request] = len(request.hashes)
                 self._write(type="blocks", seq=request.seq, hash_ids=numbers)
-                self._told[request] = len(request.hashes)
+        if self._kv.newly_hashed is not None:  # the file may have ended just now
+            self._kv.newly_hashed.clear()
 
     def _finished(self, request: Request) -> None:
-        self._told.pop(request, None)
+        if self._file is None:
+            return
+        written = self._written.pop(request)
         self._write(
             type="request",
             seq=request.seq,
             arrival_s=request.arrival_s,
             input_tokens=request.prompt_len,
             output_tokens=len(request.output),
-            hash_ids=[self._number(key) for key in request.hashes],
+            hash_ids=self._numbers(request.hashes[written:]),
             tenant=request.tenant,
             priority=request.priority,
             finish_reason=request.finish_reason,
         )
 
-    def _number(self, block_hash: bytes) -> int:
-        """A block's hash as a number that JSON keeps exactly and nobody can trace back to tokens."""
-        return int.from_bytes(blake2b(block_hash, key=self._key, digest_size=6).digest(), "little")
+    def _numbers(self, hashes: list[bytes]) -> list[int]:
+        """Block hashes as numbers that JSON keeps exactly and nobody can trace back to tokens."""
+        digests = (blake2b(key, key=self._key, digest_size=6).digest() for key in hashes)
+        return [int.from_bytes(digest, "little") for digest in digests]
 
     def _write(self, **line: Any) -> None:
         if self._file is None:
@@ -173,12 +191,13 @@ class Recorder:
         try:
             self._file.write(self._encode(line) + b"\n")
         except OSError as error:
-            self._tell(error)
-            file, self._file = self._file, None
-            with contextlib.suppress(OSError):  # it would write the rest
-                file.close()
+            self._warn(error)
+            file = self._end()
+            if file is not None:
+                with contextlib.suppress(OSError):  # it would write the rest
+                    file.close()
 
-    def _tell(self, error: OSError) -> None:
+    def _warn(self, error: OSError) -> None:
         log.warning("the recording ends here; serving goes on", file=str(self._path), error=str(error))
 
 
@@ -195,7 +214,7 @@ class Replay:
 def replay(path: str | Path) -> Replay:
     """Drives a fresh scheduler through a recording, as far as it goes, and compares every plan.
 
-    Raises EvidenceError for a file that is no recording or is damaged.
+    Raises EvidenceError for a file that is no recording, of another version, or damaged.
     """
     lines = list(_read(Path(path)))
     try:
@@ -228,19 +247,16 @@ def _why(line: dict[str, Any]) -> str | None:
 
 class _Player:
     def __init__(self, lines: list[dict[str, Any]]) -> None:
-        if not lines or lines[0].get("type") != "recording":
-            raise EvidenceError("not a recording: the first line has no type `recording`")
+        check_recording_header(lines[0] if lines else {})
         params = msgspec.convert({**lines[0]["params"], "eos_token_ids": (_END,)}, SchedulerParams)
         self._scheduler = Scheduler(params, load_policy(lines[0]["policy"]).build())
         self._block_size = params.block_size
         self._lines = lines[1:]
         self._blocks: dict[int, list[int]] = {}
         for line in self._lines:
-            if line["type"] == "blocks":
+            if line["type"] in ("blocks", "request"):
                 self._blocks.setdefault(line["seq"], []).extend(line["hash_ids"])
-        ended = {line["seq"]: line["hash_ids"] for line in self._lines if line["type"] == "request"}
-        self._blocks.update(ended)
-        self._num_ended = len(ended)
+        self._num_ended = sum(line["type"] == "request" for line in self._lines)
         self._requests: dict[int, Request] = {}
         self._by_id: dict[str, Request] = {}
         self._in_flight: deque[StepPlan] = deque()
@@ -275,6 +291,10 @@ class _Player:
                     start_over(self._scheduler, line["now_s"], line["limit"], _why(line))
                 case "limit":
                     self._scheduler.token_limit = line["limit"]
+                case "request" | "blocks" | "torn":
+                    pass
+                case other:
+                    raise EvidenceError(f"a line of unknown type {other!r}")
         cut_short = self._lines[-1:] == [_TORN] or self._num_ended < len(self._requests)
         return Replay(self._steps, len(self._requests), difference, cut_short)
 

@@ -33,6 +33,7 @@ class KVCache:
         self.prefix = PrefixIndex()
         self.prefix_caching = prefix_caching
         self.tables = BlockTables(max_rows, max_tokens, block_size)
+        self.newly_hashed: dict[Request, None] | None = None  # whose hashes grew; a recording empties it
 
     @property
     def num_free(self) -> int:
@@ -49,7 +50,7 @@ class KVCache:
         if not self.prefix_caching:
             return Match([], 0)
         size = self.block_size
-        extend_chain(request.hashes, tokens, size, len(tokens) // size, request.cache_salt)
+        self._hash(request, tokens, len(tokens) // size)
         blocks = self.prefix.lookup(request.hashes, tokens, size)
         return Match(blocks, min(len(blocks) * size, len(tokens) - 1))
 
@@ -94,7 +95,7 @@ class KVCache:
             return
         size = self.block_size
         full = len(tokens) // size
-        extend_chain(request.hashes, tokens, size, full, request.cache_salt)
+        self._hash(request, tokens, full)
         first = start // size
         if first < full:
             blocks = self.tables.table[row, first:full].tolist()
@@ -129,6 +130,14 @@ class KVCache:
             raise IntegrityError(f"rows {others.tolist()} hold blocks but do not run")
         self.pool.check(held)
         self.prefix.check()
+
+    def _hash(self, request: Request, tokens: np.ndarray, num_blocks: int) -> None:
+        """Hashes of the first blocks of `tokens`, as far as the request has none yet."""
+        hashes = request.hashes
+        if len(hashes) < num_blocks:
+            extend_chain(hashes, tokens, self.block_size, num_blocks, request.cache_salt)
+            if self.newly_hashed is not None:
+                self.newly_hashed[request] = None
 
     def _take(self, count: int) -> list[int]:
         blocks = self.pool.take(count)

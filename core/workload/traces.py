@@ -1,7 +1,8 @@
 """Recorded loads: Azure's CSV, Mooncake's JSON lines, and this server's own recording.
 
-Of a recording (core/recording.py) only the header and the lines of finished requests are read here:
-`{"type": "request", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`.
+Of a recording (core/recording.py) only the header and the lines about finished requests are read here:
+`{"type": "request", "seq", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`, and before it
+`{"type": "blocks", "seq", "hash_ids"}` with the first of its blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..errors import EvidenceError
 
 Format = Literal["auto", "azure", "mooncake", "recording"]
 MOONCAKE_BLOCK_TOKENS = 512  # the trace's publication: a hash id stands for a block of 512 tokens
-RECORDING_VERSION = 1
+RECORDING_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,32 +148,49 @@ def _mooncake(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
     return RecordedTrace("mooncake", tuple(rows), MOONCAKE_BLOCK_TOKENS)
 
 
+def check_recording_header(header: dict[str, Any]) -> None:
+    """Raises EvidenceError unless a file's first line begins a recording that this release can read."""
+    if header.get("type") != "recording":
+        raise EvidenceError("not a recording: the first line has no type `recording`")
+    if header.get("version") != RECORDING_VERSION:
+        raise EvidenceError(
+            f"a recording of version {header.get('version')}; this release reads version {RECORDING_VERSION}"
+        )
+
+
 def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
     records = _json_lines(path, lines)
     _, header = next(records, (0, {}))
-    if header.get("type") != "recording" or header.get("version") != RECORDING_VERSION:
-        raise EvidenceError(
-            f'{path}:1: a header {{"type": "recording", "version": {RECORDING_VERSION}}} is needed'
-        )
+    try:
+        check_recording_header(header)
+    except EvidenceError as error:
+        raise EvidenceError(f"{path}:1: {error}") from error
     rows: list[TraceRow] = []
+    blocks: dict[int, list[int]] = {}  # of requests that have not ended yet
     for number, record in records:
-        if record.get("type") != "request":
+        kind = record.get("type")
+        if kind not in ("request", "blocks"):
             continue
         try:
-            rows.append(
-                TraceRow(
-                    float(record["arrival_s"]),
-                    _tokens(record["input_tokens"]),
-                    _tokens(record["output_tokens"]),
-                    tuple(int(value) for value in record.get("hash_ids", ())),
-                    str(record.get("tenant", "")),
-                    int(record.get("priority", 0)),
-                )
-            )
+            seq = int(record["seq"])
+            blocks.setdefault(seq, []).extend(int(value) for value in record["hash_ids"])
+            if kind == "request":
+                rows.append(_recorded(record, blocks.pop(seq)))
         except (KeyError, ValueError, TypeError) as error:
             raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
     rows.sort(key=lambda row: row.arrival_s)  # lines are written as requests end
     return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)), header)
+
+
+def _recorded(record: dict[str, Any], hash_ids: list[int]) -> TraceRow:
+    return TraceRow(
+        float(record["arrival_s"]),
+        _tokens(record["input_tokens"]),
+        _tokens(record["output_tokens"]),
+        tuple(hash_ids),
+        str(record.get("tenant", "")),
+        int(record.get("priority", 0)),
+    )
 
 
 _READERS: dict[str, Callable[[Path, Any, int | None], RecordedTrace]] = {

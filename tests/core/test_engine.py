@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -22,6 +23,7 @@ from camshaft.core.messages import Output
 from camshaft.core.recording import replay
 from camshaft.core.request import Request, SamplingParams
 from camshaft.core.schedule.plan import StepPlan, StepResult, TokenLogprobs
+from camshaft.core.workload.traces import read_trace
 from camshaft.policies.registry import load_policy
 
 EOS = 1
@@ -254,9 +256,45 @@ def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
     lines[place] = re.sub(r'"stopped":\[\d+\]', '"stopped":[]', lines[place])
     path.write_text("\n".join(lines))
     assert replay(path).first_difference is not None
-    path.write_text('{"type": "request"}\n')
-    with pytest.raises(EvidenceError, match="not a recording"):
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('{"type":"recording"', '{"type":"request"', "not a recording"),
+        ('"version":2', '"version":1', "of version 1; this release reads version 2"),
+        ('"type":"step"', '"type":"leap"', "unknown type 'leap'"),
+        ('"type":"step",', "", "damaged recording: KeyError"),
+    ],
+)
+def test_a_recording_that_cannot_be_read_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    path = tmp_path / "run.jsonl"
+    record_some(path, "continuous-chunked", seed=6)
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(EvidenceError, match=message):
         replay(path)
+
+
+def test_a_recording_names_each_block_of_a_request_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record_some(path, "continuous-chunked", seed=6)
+    named: dict[int, list[int]] = {}
+    ended: list[dict[str, Any]] = []
+    for line in map(json.loads, path.read_text().splitlines()):
+        if line["type"] in ("request", "blocks"):
+            named.setdefault(line["seq"], []).extend(line["hash_ids"])
+        if line["type"] == "request":
+            ended.append(line)
+    assert any(named.values())
+    for line in ended:
+        blocks = named[line["seq"]]
+        assert len(set(blocks)) == len(blocks) <= (line["input_tokens"] + line["output_tokens"]) // 4
+    rows = read_trace(path).rows
+    assert sorted(row.hash_ids for row in rows) == sorted(map(tuple, named.values()))
 
 
 def test_a_full_disk_ends_the_recording_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +302,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(monkeypatch: pytest.Mon
     monkeypatch.setattr(recording, "log", log)
     engine = record_some(Path("/dev/full"), "continuous-chunked", seed=8)
     assert not engine.has_work
+    assert engine.scheduler.kv.newly_hashed is None  # else it would grow for as long as the server lives
     (said,) = log.calls
     assert said.method_name == "warning"
     assert said.args[0].startswith("the recording ends here")

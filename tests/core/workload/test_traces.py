@@ -52,16 +52,27 @@ def test_mooncake_blocks_are_shared_tokens(tmp_path: Path) -> None:
 
 
 def request_line(arrival_s: float, inputs: int, outputs: int, hashes: list[int], **more: object) -> str:
-    line = {"type": "request", "arrival_s": arrival_s, "input_tokens": inputs, "output_tokens": outputs}
+    line = {
+        "type": "request",
+        "seq": 0,
+        "arrival_s": arrival_s,
+        "input_tokens": inputs,
+        "output_tokens": outputs,
+    }
     return json.dumps({**line, "hash_ids": hashes, **more}) + "\n"
 
 
-HEADER = '{"type": "recording", "version": 1, "block_tokens": 16, "model": "m"}\n'
+def blocks_line(seq: int, hashes: list[int]) -> str:
+    return json.dumps({"type": "blocks", "seq": seq, "hash_ids": hashes}) + "\n"
+
+
+HEADER = '{"type": "recording", "version": 2, "block_tokens": 16, "model": "m"}\n'
 
 
 def test_the_requests_of_a_recording_are_a_workload(tmp_path: Path) -> None:
-    late = request_line(1.5, 40, 3, [7, 8, 9], tenant="team", priority=2)  # 9 is a block of the answer
-    text = HEADER + '{"type": "step", "step": 1}\n' + late + request_line(0.25, 20, 0, [7])
+    late = request_line(1.5, 40, 3, [9], seq=1, tenant="team", priority=2)  # 9 is a block of the answer
+    begun = "".join(blocks_line(seq, hashes) for seq, hashes in ((1, [7]), (2, [5]), (1, [8])))
+    text = HEADER + '{"type": "step", "step": 1}\n' + begun + late + request_line(0.25, 20, 0, [7])
     trace = read_trace(write(tmp_path, "r.jsonl", text))
     assert trace.header["model"] == "m"
     assert trace.rows == (TraceRow(0.0, 20, 1, (7,)), TraceRow(1.25, 40, 3, (7, 8, 9), "team", 2))
@@ -102,7 +113,8 @@ def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -
             MOONCAKE + '{"timestamp": 1, "input_length": -4, "output_length": 1}\n',
             r"m.jsonl:4: unusable row",
         ),
-        ("r.jsonl", '{"type": "recording", "version": 9}\n', r"r.jsonl:1: a header"),
+        ("r.jsonl", '{"type": "recording", "version": 9}\n', r"r.jsonl:1: a recording of version 9"),
+        ("r.jsonl", HEADER + '{"type": "request", "seq": 0}\n', r"r.jsonl:2: unusable row"),
     ],
 )
 def test_a_wrong_trace_is_refused_with_file_and_line(
@@ -113,6 +125,6 @@ def test_a_wrong_trace_is_refused_with_file_and_line(
 
 
 def test_hashes_without_a_block_size_are_refused(tmp_path: Path) -> None:
-    text = '{"type": "recording", "version": 1}\n' + request_line(0, 20, 2, [1])
+    text = '{"type": "recording", "version": 2}\n' + request_line(0, 20, 2, [1])
     with pytest.raises(ConfigError, match="does not say block_tokens"):
         load_workload(write(tmp_path, "r.jsonl", text))
