@@ -148,7 +148,25 @@ def accelerator_of(device: torch.device) -> Accelerator | None:
     return Cuda(device) if device.type == "cuda" else None
 
 
-def memory_wanted(error: RuntimeError) -> str | None:
+class CatchOutOfMemory:
+    """Ends a `with` block at the error of a device without enough memory, and keeps nothing of it but `reason`.
+
+    Whoever refuses does so behind the block: an error raised inside holds, by its context, the frames of the first
+    one and so the tensors of what failed.
+    """
+
+    reason: str | None = None
+
+    def __enter__(self) -> CatchOutOfMemory:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, RuntimeError):
+            self.reason = out_of_memory_reason(error)
+        return self.reason is not None
+
+
+def out_of_memory_reason(error: RuntimeError) -> str | None:
     """What of a device's memory was asked for in vain, in a line; None for an error of another kind.
 
     torch's allocator has a type of its own for it; kernels that load their code and cuBLAS say it in words. Where
@@ -159,4 +177,4 @@ def memory_wanted(error: RuntimeError) -> str | None:
     if isinstance(error, torch.OutOfMemoryError) or any(said in line for said in words):
         return line
     earlier = error.__context__
-    return memory_wanted(earlier) if isinstance(earlier, RuntimeError) else None
+    return out_of_memory_reason(earlier) if isinstance(earlier, RuntimeError) else None

@@ -12,7 +12,7 @@ from ..model.base import Model
 from ..model.batch import PagedCache
 from ..model.registry import obstacle
 from ..sample.on_device import DeviceSampler
-from .accelerator import Accelerator, memory_wanted
+from .accelerator import Accelerator, CatchOutOfMemory
 from .cache import allocate_cache
 from .device_steps import DeviceSteps
 from .graphs import DecodeGraphs
@@ -40,7 +40,7 @@ def open_on_device(
     sizes = limits.capture_sizes if _is_ours(model) else ()
     if loaded.fit is not None:
         limits = _measured_limits(loaded, sizes, rows, sampler, accelerator)
-    try:
+    with CatchOutOfMemory() as caught:
         cache = allocate_cache(model, limits)
         steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
         steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
@@ -51,12 +51,8 @@ def open_on_device(
             limits.memory["graphs as captured"] = _capture(graphs, accelerator)
             steps.graphs = graphs
         return Opened(steps, cache, limits)
-    except RuntimeError as error:
-        why = memory_wanted(error)
-        if why is None:
-            raise
     raise CapacityError(
-        f"the device has no room for {limits.num_blocks} KV blocks, a step and {len(sizes)} graphs: {why}. "
+        f"the device has no room for {limits.num_blocks} KV blocks, a step and {len(sizes)} graphs: {caught.reason}. "
         "Lower gpu_memory_utilization, or end what else uses the device."
     )
 
@@ -87,13 +83,8 @@ def _measured_limits(
     trial = allocate_cache(model, replace(predicted, num_blocks=1))
     for layer in (*trial.k, *trial.v):
         layer.view(torch.uint8).zero_()
-    try:
+    with CatchOutOfMemory() as caught:
         measured = _measure(loaded, trial, sizes, rows, sampler, accelerator)
-    except RuntimeError as error:
-        why = memory_wanted(error)
-        if why is None:
-            raise
-    else:
         del trial
         accelerator.release_cached()
         assert loaded.fit is not None
@@ -103,7 +94,7 @@ def _measured_limits(
         return replace(limits, max_model_len=min(limits.max_model_len, predicted.max_model_len))
     raise CapacityError(
         f"one step of {predicted.max_num_batched_tokens} tokens and {predicted.max_num_seqs} sequences does not "
-        f"fit beside the weights: {why}. Lower max_num_batched_tokens or max_num_seqs."
+        f"fit beside the weights: {caught.reason}. Lower max_num_batched_tokens or max_num_seqs."
     )
 
 

@@ -19,7 +19,7 @@ from ..model.loading.hub import locate
 from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
 from ..shape import ModelShape
-from .accelerator import accelerator_of, memory_wanted
+from .accelerator import CatchOutOfMemory, accelerator_of
 from .limits import Limits, Loaded
 
 if TYPE_CHECKING:
@@ -56,15 +56,10 @@ def load_model(config: ServeConfig) -> Loaded:
 
 def weights_that_fit(load: Callable[[], Model]) -> Model:
     """The model that `load` puts on its device. Raises CapacityError if there is no room."""
-    try:
+    with CatchOutOfMemory() as caught:
         return load()
-    except RuntimeError as error:
-        why = memory_wanted(error)
-        if why is None:
-            raise
-    # Outside the handler: the error's frames hold the tensors that did fit.
     raise CapacityError(
-        f"the weights do not fit: {why}. End what else uses the device, or use smaller weights."
+        f"the weights do not fit: {caught.reason}. End what else uses the device, or use smaller weights."
     )
 
 

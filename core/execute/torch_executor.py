@@ -16,7 +16,7 @@ from ..model.batch import PagedCache
 from ..sample.on_device import DeviceSampler
 from ..sample.sampler import Sampler
 from ..schedule.plan import StepPlan, StepResult, TokenLogprobs
-from .accelerator import Accelerator, accelerator_of, memory_wanted
+from .accelerator import Accelerator, CatchOutOfMemory, accelerator_of
 from .base import Capacity
 from .cache import allocate_cache, copy_blocks
 from .device_open import open_on_device
@@ -131,15 +131,10 @@ class TorchExecutor:
         run, and the next launch still takes over what changed with it.
         """
         started_s = time.perf_counter()
-        try:
+        with CatchOutOfMemory() as caught:
             return _Running(started_s, self._launch(plan))
-        except RuntimeError as error:
-            why = memory_wanted(error)
-            if why is None:
-                raise
-        # Outside the handler: the error's frames hold the tensors of the step that failed.
         self._unapplied.append(plan)
-        raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {why}")
+        raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {caught.reason}")
 
     @torch.inference_mode()
     def _launch(self, plan: StepPlan) -> HostStep | DeviceStep:
@@ -166,13 +161,8 @@ class TorchExecutor:
     def collect(self, handle: _Running) -> StepResult:
         """Waits for a launched step. Raises OutOfMemory; then nothing of the step came back."""
         step = handle.step
-        try:
+        with CatchOutOfMemory() as caught:
             results = step.results()
-        except RuntimeError as error:
-            why = memory_wanted(error)
-            if why is None:
-                raise
-        else:
             return StepResult(
                 step=step.plan.step,
                 rows=step.plan.rows[step.plan.samples],
@@ -183,7 +173,7 @@ class TorchExecutor:
                 failed=results.failed,
                 extra=results.figures,
             )
-        raise OutOfMemory(f"a step of {step.plan.total_tokens} tokens: {why}")
+        raise OutOfMemory(f"a step of {step.plan.total_tokens} tokens: {caught.reason}")
 
     def relieve(self) -> None:
         """Gives memory that no tensor uses back to the device."""

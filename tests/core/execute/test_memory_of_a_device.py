@@ -17,7 +17,7 @@ from camshaft.core.config import ServeConfig
 from camshaft.core.config.budget import Kind, graph_sizes
 from camshaft.core.engine import Engine
 from camshaft.core.errors import CapacityError, ConfigError, OutOfMemory
-from camshaft.core.execute.accelerator import memory_wanted
+from camshaft.core.execute.accelerator import out_of_memory_reason
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.load import limits_of, weights_that_fit
 from camshaft.core.execute.torch_executor import TorchExecutor
@@ -307,7 +307,7 @@ def test_an_engine_short_of_memory_gives_the_same_tokens(model: Model, most: int
     ],
 )
 def test_errors_that_mean_want_of_memory(error: RuntimeError, wanted: str | None) -> None:
-    assert memory_wanted(error) == wanted
+    assert out_of_memory_reason(error) == wanted
 
 
 def test_another_error_of_a_step_is_passed_on(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
