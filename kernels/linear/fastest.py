@@ -8,6 +8,7 @@ from one start to the next.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -35,7 +36,9 @@ def device_seconds(run: Callable[[], Any], calls: int = 10) -> float:
 
 
 class Fastest:
-    """Remembers choices by a key. The first implementation is the one to keep when in doubt."""
+    """Remembers choices by a key. The first implementation is the one to keep when in doubt, unless it cannot run: a
+    library may refuse a shape.
+    """
 
     def __init__(self, timer: Timer = device_seconds) -> None:
         self._timer = timer
@@ -47,7 +50,7 @@ class Fastest:
         """One of `ways`, all of which may be called with `arguments` any number of times.
 
         Measures on the first call with a key, which waits for the device; while a graph is captured it cannot,
-        and gives the first.
+        and gives the first. Raises what the first raises where none runs.
         """
         if len(ways) == 1:
             return ways[0]
@@ -59,9 +62,21 @@ class Fastest:
         return ways[found]
 
     def _measured(self, key: Hashable, ways: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> int:
-        rounds = [[self._timer(lambda way=way: way(*arguments)) for way in ways] for _ in range(3)]
+        rounds = [[self._seconds(key, way, arguments) for way in ways] for _ in range(3)]
         seconds = [min(times) for times in zip(*rounds, strict=True)]
         best = min(range(len(ways)), key=seconds.__getitem__)
+        if seconds[best] == math.inf:
+            ways[0](*arguments)  # raises
         best = best if seconds[best] < MARGIN * seconds[0] else 0
         _log.debug("%s: %s of %s, which take %s s", key, ways[best].__name__, len(ways), seconds)
         return best
+
+    def _seconds(self, key: Hashable, way: Callable[..., Any], arguments: Sequence[Any]) -> float:
+        """Of one call; infinite where a library refuses it."""
+        try:
+            return self._timer(lambda: way(*arguments))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            _log.debug("%s: %s cannot run: %s", key, way.__name__, error)
+            return math.inf

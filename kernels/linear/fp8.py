@@ -19,8 +19,6 @@ from . import InputNorm, check_sizes
 from .fastest import Fastest
 from .fp8_product import BLOCK
 
-FEW_ROWS = 128  # up to which weights bound the time, and splitting their depth pays
-
 _own_product = Dispatch(f"{__package__}.fp8_product", "fp8_product")
 _fastest = Fastest()
 
@@ -153,7 +151,7 @@ class Fp8Linear:
         ways = (
             [self._by_torch] if out.dtype == torch.bfloat16 and not any(n % 16 for n in weight.shape) else []
         )
-        if not self.in_features % BLOCK and (rows <= FEW_ROWS or not ways):
+        if not self.in_features % BLOCK:
             ways.append(self._by_own)
         if not values.is_cuda or not ways:
             out.copy_(torch.nn.functional.linear(values.float(), weight.float()) * scales * self._columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from camshaft.kernels.linear.fastest import Fastest
@@ -43,6 +44,17 @@ def test_the_faster_way_is_taken_and_remembered() -> None:
 
 def test_noise_changes_no_choice() -> None:
     assert Fastest(Stopwatch(first=1.0, second=0.99))("wide", [first, second]) is first
+
+
+def test_a_way_that_cannot_run_is_not_taken() -> None:
+    def refused() -> str:
+        raise RuntimeError("not supported")
+
+    choose = Fastest(Stopwatch(second=1.0))
+    assert choose("wide", [refused, second]) is second
+    assert choose("narrow", [second, refused]) is second
+    with pytest.raises(RuntimeError, match="not supported"):
+        choose("none", [refused, refused])
 
 
 def test_a_single_way_is_not_measured() -> None:
