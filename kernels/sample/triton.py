@@ -13,7 +13,7 @@ import triton.language as tl
 from .. import checks, launch
 from . import Draws
 
-STRIP = 16384
+STRIP = 8192
 
 
 @triton.jit
