@@ -8,10 +8,10 @@ import numpy as np
 class TokenTimes:
     """First token, last token and every gap between tokens of each request, by its number."""
 
-    def __init__(self, requests: int = 0) -> None:
-        self.first_s = np.full(requests, np.nan)
-        self.last_s = np.full(requests, np.nan)
-        self.tokens = np.zeros(requests, dtype=np.int64)
+    def __init__(self) -> None:
+        self.first_s = np.zeros(0)
+        self.last_s = np.zeros(0)
+        self.tokens = np.zeros(0, dtype=np.int64)
         self._owners: list[np.ndarray] = []
         self._gaps: list[np.ndarray] = []
 

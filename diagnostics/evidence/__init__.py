@@ -8,7 +8,6 @@ from .logs import read_log, read_log_lines
 from .model import Contradiction, Event, Evidence, Figure, LoadHints, Sample, Setting
 from .observed import observed_mapping, read_load, read_observed
 from .prometheus import metrics_evidence, parse, read_metrics, scrape
-from .vocabulary import canonical_names
 
 
 def read_trace(path: str | Path) -> Evidence:
@@ -24,7 +23,6 @@ __all__ = [
     "LoadHints",
     "Sample",
     "Setting",
-    "canonical_names",
     "contradictions",
     "metrics_evidence",
     "observed_mapping",

@@ -40,8 +40,7 @@ class Scrape:
 def read_metrics(sources: Iterable[str], interval_s: float | None = None) -> Evidence:
     """Evidence from one or two scrapes (files or URLs), the earlier first. Raises EvidenceError.
 
-    interval_s: seconds between them, where known; without it rates come only from counters whose own
-    page tells the time.
+    interval_s: seconds between them, where known; without it counters give totals and no rates.
     """
     scrapes = [scrape(source) for source in sources]
     if not scrapes:
@@ -95,13 +94,12 @@ def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: floa
     """Figures of a page: gauges as they are, histograms as mean and percentiles, counters as totals or rates."""
     evidence = Evidence(engine=_engine(now))
     names = sorted({name for name, _ in now.values})
-    seconds = interval_s or _elapsed(now, before)
     for name in names:
         if name.endswith("_bucket"):
             evidence.figures += _histogram(now, before, name.removesuffix("_bucket"))
         elif not name.endswith(("_sum", "_count", "_created")):
-            evidence.figures += _plain(now, before, name, seconds)
-    _derive(evidence, now, before, seconds)
+            evidence.figures += _plain(now, before, name, interval_s)
+    _derive(evidence, now, before, interval_s)
     evidence.settings += _cache_settings(now)
     return evidence
 
@@ -112,14 +110,6 @@ def _engine(page: Scrape) -> str | None:
         if any(name.startswith(f"{engine}:") for name in names):
             return engine
     return None
-
-
-def _elapsed(now: Scrape, before: Scrape | None) -> float | None:
-    """Seconds between two pages, from the process's CPU clock's page time if one is exported."""
-    if before is None:
-        return None
-    stamps = [page.total("camshaft:scrape_time_seconds") for page in (before, now)]
-    return stamps[1] - stamps[0] if stamps[0] is not None and stamps[1] is not None else None
 
 
 def _change(now: Scrape, before: Scrape | None, name: str) -> float | None:

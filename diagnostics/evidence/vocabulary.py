@@ -52,12 +52,6 @@ def _index(rates: bool) -> dict[str, str]:
     }
 
 
-def canonical_names() -> dict[str, str]:
-    """Canonical names with their unit, for a command's help."""
-    figures = vocabulary()["figures"]
-    return {_full(base, row["unit"]): row["unit"] for base, row in figures.items()}
-
-
 def understand(written: str) -> Meaning | None:
     """What a written name means; None where nothing in the vocabulary begins it.
 

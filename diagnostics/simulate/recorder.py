@@ -56,7 +56,6 @@ class Detail:
 
     queue_ms: float  # from being sent to its first step
     preemptions: int
-    worst_gap_ms: float  # the longest wait between two of its tokens
 
 
 @dataclass(slots=True)
@@ -74,15 +73,13 @@ class Recorder:
         default_factory=lambda: defaultdict(float), repr=False
     )  # seconds
     _last_token_s: np.ndarray = field(init=False, repr=False)
-    _worst_s: np.ndarray = field(init=False, repr=False)
     _own_gaps: np.ndarray | None = field(init=False, repr=False, default=None)  # ms, [row, n]
     _own_count: np.ndarray = field(init=False, repr=False)
     _owner: dict[int, str] = field(default_factory=dict, repr=False)  # request id by row
-    _left: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False)  # of rows taken over
+    _left: dict[str, float] = field(default_factory=dict, repr=False)  # last tokens of rows taken over
 
     def __post_init__(self) -> None:
         self._last_token_s = np.full(self.max_num_seqs, np.nan)
-        self._worst_s = np.zeros(self.max_num_seqs)
         self._own_count = np.zeros(self.max_num_seqs, dtype=np.int64)
         if self.longest_output:
             self._own_gaps = np.zeros((self.max_num_seqs, self.longest_output), dtype=np.float32)
@@ -92,13 +89,11 @@ class Recorder:
         for new in plan.added:
             owner = self._owner.get(new.row)
             if owner is not None:
-                self._left[owner] = (float(self._last_token_s[new.row]), float(self._worst_s[new.row]))
+                self._left[owner] = float(self._last_token_s[new.row])
             self._owner[new.row] = new.request_id
         for new in plan.added:
-            last, worst = np.nan, 0.0
-            if len(new.tokens) > new.prompt_len:
-                last, worst = self._left.pop(new.request_id, (np.nan, 0.0))
-            self._last_token_s[new.row], self._worst_s[new.row] = last, worst
+            returns = len(new.tokens) > new.prompt_len
+            self._last_token_s[new.row] = self._left.pop(new.request_id, np.nan) if returns else np.nan
             self._own_count[new.row] = 0
 
     def tokens(self, rows: np.ndarray, now_s: float) -> None:
@@ -108,7 +103,6 @@ class Recorder:
         known = gaps[~np.isnan(gaps)]
         if not len(known):
             return
-        self._worst_s[rows] = np.fmax(self._worst_s[rows], gaps)
         if self._own_gaps is not None:
             second = rows[~np.isnan(gaps)]
             self._own_gaps[second, self._own_count[second]] = known * 1e3
@@ -144,8 +138,7 @@ class Recorder:
             )
         )
         started = request.first_scheduled_s if request.first_scheduled_s is not None else sent_s
-        worst_ms = float(self._worst_s[row]) * 1e3
-        self.details.append(Detail((started - sent_s) * 1e3, request.preemptions, worst_ms))
+        self.details.append(Detail((started - sent_s) * 1e3, request.preemptions))
 
     def refused(self, told: WorkloadRequest, sent_s: float, why: str) -> None:
         """A request that was never run."""

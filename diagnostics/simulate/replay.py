@@ -48,7 +48,6 @@ class Replay:
     details: list[Detail]  # one a completed request
     queue_ms: Distribution | None  # from being sent to the first step
     kv_tokens: int
-    mean_kv_used: float  # share of blocks, over time
     frontend_busy: float  # share of the HTTP processes' time
     unfinished: int
     records: tuple[RequestRecord, ...] = ()  # as they ended
@@ -228,7 +227,6 @@ class _Simulation:
             recorder.details,
             Distribution.of([detail.queue_ms for detail in recorder.details]),
             setup.params.num_blocks * setup.params.block_size,
-            _mean_used(log, setup.params),
             busy,
             len(self.told),
             tuple(recorder.records),
@@ -245,12 +243,6 @@ def _kv_use(log: StepLog, params: SchedulerParams, hit_rate: float | None) -> Kv
     slots = float((used * took).sum()) * params.block_size
     waste = max(0.0, 1 - float((held * took).sum()) / slots) if slots else 0.0
     return KvUse(params.num_blocks, int(used.max(initial=0)), waste, hit_rate)
-
-
-def _mean_used(log: StepLog, params: SchedulerParams) -> float:
-    used, took = log.column("kv_blocks"), log.column("duration_ms")
-    total = float(took.sum())
-    return float((used * took).sum()) / total / params.num_blocks if total else 0.0
 
 
 def _piles_up(log: StepLog, sent_s: np.ndarray, unfinished: int) -> bool:

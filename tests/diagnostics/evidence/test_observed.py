@@ -11,13 +11,12 @@ from camshaft.diagnostics.evidence import (
     Evidence,
     Figure,
     Setting,
-    canonical_names,
     contradictions,
     observed_mapping,
     read_load,
     read_observed,
 )
-from camshaft.diagnostics.evidence.vocabulary import figure
+from camshaft.diagnostics.evidence.vocabulary import figure, vocabulary
 
 
 @pytest.mark.parametrize(
@@ -78,10 +77,12 @@ def test_the_circumstance_is_kept() -> None:
 
 
 def test_every_canonical_name_is_understood_again() -> None:
-    for name in canonical_names():
-        read = figure(name, 1, "here")
-        assert read is not None, name
-        assert read.name == name
+    for written in vocabulary()["figures"]:
+        read = figure(written, 1, "here")
+        assert read is not None, written
+        again = figure(read.name, 1, "here")
+        assert again is not None, read.name
+        assert again.name == read.name
 
 
 def test_unknown_names_become_notes_and_knobs_become_settings() -> None:
