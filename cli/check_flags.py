@@ -166,8 +166,8 @@ def _read(
 def _judge(options: dict[str, Any]) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:
     """The check of configurations for targets, with the facts that were given."""
     from ..diagnostics.compat import run
-    from ..diagnostics.compat.facts.devices import find_device
     from ..diagnostics.compat.facts.model_input import read_model
+    from ..diagnostics.cost.devices import find_device
 
     engine, start = options["engine"], options["start"]
     facts: dict[str, Any] | None = None if options["model"] is None else read_model(options["model"])

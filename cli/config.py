@@ -65,7 +65,7 @@ def show(
     The text is YAML again. A value that needs a fact nobody told (which model, which hardware) says so.
     """
     from ..core.config import find_hardware, find_shape, load_config, resolve
-    from ..diagnostics.compat.facts.devices import find_device, hardware_of
+    from ..diagnostics.cost.devices import find_device, hardware_of
 
     told = gpu is not None or device == "here"
     with user_errors():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..cost.devices import Device
 from .checks.combinations import rule_findings
 from .checks.context import Context
 from .checks.findings import Finding, Result, in_order
 from .checks.options import option_findings
 from .checks.traps import trap_findings
 from .checks.unread import unread_findings
-from .facts.devices import Device
 from .facts.model_input import known_facts
 from .facts.sheets import with_sheet
 from .inputs.base import Configuration

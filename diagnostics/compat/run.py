@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ..cost.devices import Device, find_device
 from .check import check
 from .checks.findings import Result
-from .facts.devices import Device, find_device
 from .inputs.base import Configuration
 from .inputs.read import read_path
 from .releases import table

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.memory import GIB
 from ...core.shape import ModelShape
-from .hardware import Hardware
+from .hardware import HardwareSheet
 from .machine import Machine
 from .step import CostSettings, StepCost
 from .trial import ServedStep, jitter, ratios
@@ -58,7 +58,6 @@ def machine_sheet(
         "compute_tflops": {dtype: round(machine.flops / 1e12, 4)},
         "l2_mib": 0,
         "compute_capability": "cpu",
-        "interconnect": "none",
         "host": {
             "step_us": round(host_us[0], 1),
             "unhidden_us": round(host_us[0], 1),
@@ -91,7 +90,7 @@ def with_trial(
     sheet: dict[str, Any], shape: ModelShape, dtype: str, steps: Sequence[ServedStep]
 ) -> dict[str, Any]:
     """The sheet with what served steps show, in their order: its error, and their scatter."""
-    cost = StepCost(shape, msgspec.convert(sheet, Hardware), cpu_settings(dtype))
+    cost = StepCost(shape, msgspec.convert(sheet, HardwareSheet), cpu_settings(dtype))
     decodes, chunks = ratios(steps, cost)
     band = {
         **sheet["error_band"],

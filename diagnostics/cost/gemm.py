@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.quantization import Quantization, dtype_bytes
 from ...core.shape import Gemm
-from .hardware import GemmCurve, Hardware
+from .hardware import HardwareSheet
 
 
 class GemmTimer:
@@ -18,7 +18,7 @@ class GemmTimer:
     multiply in is treated the same way.
     """
 
-    def __init__(self, hardware: Hardware, quantization: Quantization, dtype: str) -> None:
+    def __init__(self, hardware: HardwareSheet, quantization: Quantization, dtype: str) -> None:
         wanted = quantization.activations if quantization.bits else dtype
         peaks = hardware.compute_tflops
         self.compute = wanted if wanted in peaks else dtype if dtype in peaks else "bfloat16"
@@ -109,8 +109,3 @@ def _interpolate(grid: np.ndarray, axes: Sequence[np.ndarray], point: Sequence[f
         part = (at - axis[high - 1]) / (axis[high] - axis[high - 1])
         value = value[high - 1] * (1 - part) + value[high] * part
     return float(value)
-
-
-def curve_is_complete(curve: GemmCurve) -> bool:
-    """Whether the grid has the shape that its axes state."""
-    return np.shape(curve.efficiency_percent) == (len(curve.tokens), len(curve.n), len(curve.k))

@@ -6,25 +6,21 @@ takes the efficiency curves of the nearest measured one (`curves_of`); predictio
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
 from ...core.errors import EvidenceError
 from ...core.memory import GIB
-
-FOLDER = Path(__file__).resolve().parents[2] / "presets" / "hardware"
+from .devices import FOLDER, UnknownDevice, find_device, read_mapping, without_count
 
 
 class Sheet(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Base: unknown keys are refused."""
 
 
-class GemmCurve(Sheet):
+class GemmCurve(Sheet, frozen=True):
     """Share of the roofline that a product [m, k] x [k, n] reaches, on a grid; the rest is interpolated.
 
     time = floor_us + max(bytes / bandwidth, FLOPs / peak) / efficiency
@@ -38,7 +34,7 @@ class GemmCurve(Sheet):
     source: str
 
 
-class DecodeAttention(Sheet):
+class DecodeAttention(Sheet, frozen=True):
     """One layer's attention for a batch of single tokens, in microseconds.
 
     time = floor_us + us_per_kv_head x sequences x KV heads + us_per_head x sequences x heads
@@ -53,7 +49,7 @@ class DecodeAttention(Sheet):
     source: str
 
 
-class PrefillAttention(Sheet):
+class PrefillAttention(Sheet, frozen=True):
     """One layer's attention for chunks of prompts, in microseconds.
 
     time = floor_us + us_per_mega_element x (tokens x heads x head size / 1e6)
@@ -67,7 +63,7 @@ class PrefillAttention(Sheet):
     source: str
 
 
-class AllReduce(Sheet):
+class AllReduce(Sheet, frozen=True):
     """Microseconds of an all-reduce of `bytes`, interpolated between the points."""
 
     bytes: list[int]
@@ -75,7 +71,7 @@ class AllReduce(Sheet):
     source: str
 
 
-class Elementwise(Sheet):
+class Elementwise(Sheet, frozen=True):
     """Norms, rotary embedding, activation, quantisation, cache writes: small kernels between products."""
 
     floor_us: float  # of each kernel, in a captured graph
@@ -84,7 +80,7 @@ class Elementwise(Sheet):
     source: str
 
 
-class Host(Sheet):
+class Host(Sheet, frozen=True):
     """What the processor beside the device spends on a step, in microseconds."""
 
     step_us: float  # scheduling, input preparation, reading results
@@ -98,7 +94,7 @@ class Host(Sheet):
     source: str
 
 
-class ErrorBand(Sheet):
+class ErrorBand(Sheet, frozen=True):
     """Mean absolute error of predictions with this sheet, in percent, where it was compared."""
 
     tpot_percent: float
@@ -108,7 +104,7 @@ class ErrorBand(Sheet):
     source: str
 
 
-class Jitter(Sheet):
+class Jitter(Sheet, frozen=True):
     """How steps scatter: their time over the median, at evenly spaced quantiles (0.5/n, 1.5/n, ...).
 
     Replays draw from it, so that the slowest of many steps is as slow as it would be.
@@ -119,7 +115,7 @@ class Jitter(Sheet):
     source: str
 
 
-class Hardware(Sheet):
+class HardwareSheet(Sheet, frozen=True):
     """One device. Bandwidths and peaks are the vendor's dense figures."""
 
     name: str
@@ -130,7 +126,6 @@ class Hardware(Sheet):
     compute_tflops: dict[str, float]  # by type, without sparsity
     l2_mib: float
     compute_capability: str
-    interconnect: str
     host: Host
     error_band: ErrorBand
     elementwise: Elementwise
@@ -175,7 +170,7 @@ def hardware_names() -> list[str]:
 
 
 @cache
-def load_hardware(name: str) -> Hardware:
+def load_hardware(name: str) -> HardwareSheet:
     """The sheet called `name` (a file, a sheet's name, or an alias, written as people write it).
 
     Raises EvidenceError for a name no sheet answers to, listing those there are.
@@ -183,66 +178,34 @@ def load_hardware(name: str) -> Hardware:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         return read_hardware(path)
-    index = _index()
-    for key in (_key(name), _key(_ADDITIONS.sub(" ", name.lower()))):
-        if key in index:
-            return read_hardware(FOLDER / f"{index[key]}.yaml")
-    if several := _SEVERAL.match(name):
+    if (one := without_count(name)) != name:
         raise EvidenceError(
-            f"hardware {name!r}: one device is named here; say {several[2].strip()}, and how many there are with "
+            f"hardware {name!r}: one device is named here; say {one.strip()}, and how many there are with "
             "tensor_parallel_size, pipeline_parallel_size or data_parallel_size"
         )
+    try:
+        device = find_device(name)
+    except UnknownDevice:
+        device = None
+    if device is not None and device.sheet is not None:
+        return read_hardware(FOLDER / f"{device.sheet}.yaml")
     raise EvidenceError(
-        f"hardware {name!r} is not known; there are sheets for {', '.join(hardware_names())}. "
-        "`engine calibrate` writes a sheet of the machine it stands on"
+        f"hardware {name!r} is {f'{device.name}, of which there is no sheet' if device else 'not known'}; there are "
+        f"sheets for {', '.join(hardware_names())}. `engine calibrate` writes a sheet of the machine it stands on"
     )
 
 
-def read_hardware(path: Path) -> Hardware:
+def read_hardware(path: Path) -> HardwareSheet:
     """Reads one sheet and fills in the curves it borrows. Raises EvidenceError."""
-    raw = _read(path)
+    raw = read_mapping(path)
     borrowed = raw.get("curves_of")
     if borrowed:
-        base = _read(FOLDER / f"{borrowed}.yaml")
+        base = read_mapping(FOLDER / f"{borrowed}.yaml")
         raw = {**{key: base[key] for key in _CURVES if key in base}, **raw}
     try:
-        return msgspec.convert(raw, Hardware)
+        return msgspec.convert(raw, HardwareSheet)
     except msgspec.ValidationError as error:
         raise EvidenceError(f"{path.name}: {error}") from error
 
 
 _CURVES = ("host", "error_band", "elementwise", "gemm", "decode_attention", "prefill_attention", "allreduce")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        raw = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, yaml.YAMLError) as error:
-        raise EvidenceError(f"{path}: not readable: {error}") from error
-    if not isinstance(raw, dict):
-        raise EvidenceError(f"{path}: a hardware sheet is a mapping")
-    return raw
-
-
-@cache
-def _index() -> dict[str, str]:
-    index: dict[str, str] = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        head = _read(path)
-        for alias in (path.stem, head["name"], *head["aliases"]):
-            index[_key(alias)] = path.stem
-    return index
-
-
-# What a name may say beside the model: memory, board, architecture. A part of a device (MIG) is another device.
-_ADDITIONS = re.compile(
-    r"\b(\d+ ?gi?b|sxm\d?|hbm\d?e?|pcie|hopper|ampere|ada|blackwell|turing|volta|tensor core|server edition|"
-    r"workstation edition)\b|(?<=[a-z0-9])[- ]\d+ ?gi?b\b"
-)
-_SEVERAL = re.compile(r"\s*(\d+)\s*[x*×]\s*(?=[a-zA-Z])(.+)")
-
-
-def _key(name: str) -> str:
-    """A name as compared: lower case, no vendor words, no punctuation."""
-    text = re.sub(r"\b(nvidia|tesla|geforce|quadro|gpu)\b", " ", name.lower())
-    return re.sub(r"[^a-z0-9]", "", text)

@@ -6,7 +6,7 @@ diagnosis can say which one binds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ...core.shape import (
     resolve_kv_dtype,
 )
 from .gemm import GemmTimer
-from .hardware import Hardware
+from .hardware import HardwareSheet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,6 @@ class StepTime:
     host: float = 0.0  # not hidden behind the device
 
     @property
-    def device(self) -> float:
-        return self.total - self.launch - self.host
-
-    @property
     def total(self) -> float:
         return (
             self.gemm
@@ -85,17 +81,13 @@ class StepTime:
             + self.host
         )
 
-    def largest(self) -> str:
-        """The name of the part that takes longest."""
-        return max((f.name for f in fields(self)), key=lambda name: getattr(self, name))
-
 
 @dataclass(slots=True)
 class StepCost:
     """Times steps of one model on one device. Pure arithmetic; parts that depend on tokens alone are cached."""
 
     shape: ModelShape
-    hardware: Hardware
+    hardware: HardwareSheet
     settings: CostSettings = field(default_factory=CostSettings)
     _by_tokens: dict[int, tuple[float, float, float, float]] = field(default_factory=dict, repr=False)
     _by_samples: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)

@@ -16,12 +16,12 @@ from ...core.model_sheets import shape_named
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
 from ..compat.checks.context import Context
-from ..compat.facts.devices import Device, find_device
 from ..compat.inputs.base import Configuration
 from ..compat.inputs.read import read_command, read_path
 from ..compat.releases.versions import resolve as release_of
 from ..compat.run import guess_engine
-from ..cost.hardware import Hardware, load_hardware
+from ..cost.devices import Device, find_device
+from ..cost.hardware import HardwareSheet, load_hardware
 from ..evidence import Evidence
 from ..simulate import EngineKind
 from ..simulate.devices import taken_from_name
@@ -36,7 +36,7 @@ class Subject:
     given: Mapping[str, Any]  # knobs in snake case, as written
     engine: EngineKind
     shape: ModelShape | None = None
-    hardware: Hardware | None = None
+    hardware: HardwareSheet | None = None
     gpu: str | None = None  # as people name it
     device: Device | None = None  # as the flag checker knows it
     configuration: Configuration | None = None  # for the flag checker
@@ -210,7 +210,7 @@ def _gpu_of(source: str | None) -> str | None:
     return None
 
 
-def _hardware(name: str | None, required: bool, notes: list[str]) -> Hardware | None:
+def _hardware(name: str | None, required: bool, notes: list[str]) -> HardwareSheet | None:
     if not name:
         return None
     try:

@@ -8,14 +8,14 @@ from typing import Any
 from ...core.config import Effective
 from ...core.model_sheets import default_sampling, shape_named
 from ...core.shape import ModelShape
-from ..cost.hardware import Hardware
+from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
 
 
 def step_cost(
     values: Mapping[str, Effective],
-    hardware: Hardware,
+    hardware: HardwareSheet,
     shape: ModelShape,
     largest_graph: int,
     assumptions: list[str],
@@ -56,7 +56,7 @@ def step_cost(
 def _speculative(
     target: StepCost,
     told: dict[str, Any],
-    hardware: Hardware,
+    hardware: HardwareSheet,
     settings: CostSettings,
     assumptions: list[str],
 ) -> SpeculativeCost:

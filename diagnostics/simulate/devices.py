@@ -7,7 +7,7 @@ from pathlib import Path
 from ...core.config import LoadedConfig, find_gpu
 from ...core.errors import EvidenceError
 from ...kernels.cache_folder import cache_root
-from ..cost.hardware import Hardware, load_hardware
+from ..cost.hardware import HardwareSheet, load_hardware
 
 
 def calibrated_sheet() -> Path:
@@ -15,7 +15,7 @@ def calibrated_sheet() -> Path:
     return cache_root() / "hardware.yaml"
 
 
-def device_for(loaded: LoadedConfig, named: str | None) -> Hardware:
+def device_for(loaded: LoadedConfig, named: str | None) -> HardwareSheet:
     """The device: the one named, the one a preset's name begins with, or this machine's.
 
     Raises EvidenceError when none of these is known.
@@ -39,16 +39,18 @@ def device_for(loaded: LoadedConfig, named: str | None) -> Hardware:
 def named_by_its_file(loaded: LoadedConfig, named: str | None) -> str:
     """What to say of a device that nobody named, where a file of one's own begins with its name; empty otherwise."""
     file = loaded.source
-    found = _from_preset(file.stem) if file is not None and named is None and not loaded.preset else None
+    if file is None or named is not None or loaded.preset:
+        return ""
+    found = _from_preset(file.stem)
     return "" if found is None else taken_from_name(file.name, found)
 
 
-def taken_from_name(file: str, hardware: Hardware) -> str:
+def taken_from_name(file: str, hardware: HardwareSheet) -> str:
     """The sentence that says where the device comes from."""
     return f"the device is taken to be {hardware.name}, with which the name of {file} begins; --gpu names another"
 
 
-def _from_preset(name: str) -> Hardware | None:
+def _from_preset(name: str) -> HardwareSheet | None:
     """`h100-70b` and `rtx-4090-8b` say their device; other names do not."""
     words = name.split("-")
     for length in range(len(words), 0, -1):

@@ -11,7 +11,7 @@ from ...core.graph_sizes import capture_sizes, vllm_capture_sizes
 from ...core.memory import MemoryRule
 from ...core.memory_rules import sorts_logits, vllm_rule
 from ...core.releases import vllm_release
-from ..cost.hardware import Hardware
+from ..cost.hardware import HardwareSheet
 
 EngineName = Literal["camshaft", "vllm"]
 NEWEST_VLLM = "0.33.0"
@@ -39,7 +39,7 @@ class EngineKind:
             return vllm_capture_sizes(version, max_num_seqs, batched, sizes=sizes, limit=limit)
         return capture_sizes(max_num_seqs, sizes=sizes, limit=limit)
 
-    def memory_rule(self, hardware: Hardware) -> MemoryRule:
+    def memory_rule(self, hardware: HardwareSheet) -> MemoryRule:
         if self.name == "vllm":
             return vllm_rule(self.version or NEWEST_VLLM)
         return rule_of("cpu" if hardware.device_type == "cpu" else "cuda")
@@ -58,7 +58,7 @@ class EngineKind:
         return self.name if self.version is None else f"{self.name} {self.version}"
 
 
-def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, Any]) -> dict[str, Any]:
+def vllm_defaults(engine: EngineKind, hardware: HardwareSheet, values: Mapping[str, Any]) -> dict[str, Any]:
     """vLLM's API-server values for the knobs that scheduling and memory need, where `values` has none.
 
     Source: arg_utils.py of 0.8.0 to 0.33.0. `values` holds what the configuration gives, and `max_model_len` always.
@@ -83,7 +83,7 @@ def vllm_defaults(engine: EngineKind, hardware: Hardware, values: Mapping[str, A
     return {name: value for name, value in defaults.items() if values.get(name) is None}
 
 
-def _batch_defaults(engine: EngineKind, hardware: Hardware) -> tuple[int, int]:
+def _batch_defaults(engine: EngineKind, hardware: HardwareSheet) -> tuple[int, int]:
     """Tokens and sequences of a step. V1 began with 1,024 sequences on every device; from 0.8.4 on the device decides."""
     version, name, memory = (
         vllm_release(engine.version or NEWEST_VLLM),

@@ -16,7 +16,7 @@ from ...core.config import (
     resolve,
     with_policy,
 )
-from ...core.config.hardware import Hardware as Device
+from ...core.config.hardware import Hardware
 from ...core.engine import scheduler_params
 from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
@@ -32,7 +32,7 @@ from ...core.releases import vllm_release
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
-from ..cost.hardware import Hardware
+from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import StepCost
 from ..results import Targets
@@ -50,7 +50,7 @@ class Prepared:
 
     loaded: LoadedConfig  # as written
     engine: EngineKind
-    hardware: Hardware
+    hardware: HardwareSheet
     shape: ModelShape
     values: Mapping[str, Effective]  # every knob's effective value and where it came from
     foreign: Mapping[str, Any]  # knobs of the other engine that this one's schema lacks
@@ -192,7 +192,7 @@ _RATES = (
 
 def prepare(
     loaded: LoadedConfig,
-    hardware: Hardware,
+    hardware: HardwareSheet,
     shape: ModelShape | None = None,
     *,
     engine: EngineKind | None = None,
@@ -216,7 +216,7 @@ def prepare(
     written = loaded  # a default may depend on a knob that is turned later
     if engine.name == "vllm":
         loaded = _with_vllm_defaults(loaded, engine, hardware, shape)
-    device = Device(
+    device = Hardware(
         kind="cpu" if hardware.device_type == "cpu" else "cuda",
         name=hardware.name,
         memory_bytes=hardware.memory_bytes,
@@ -339,7 +339,7 @@ def _captured(
 
 
 def _with_vllm_defaults(
-    loaded: LoadedConfig, engine: EngineKind, hardware: Hardware, shape: ModelShape
+    loaded: LoadedConfig, engine: EngineKind, hardware: HardwareSheet, shape: ModelShape
 ) -> LoadedConfig:
     """The configuration with vLLM's own defaults written where it is silent."""
     entries = {**loaded.entries, **loaded.foreign}

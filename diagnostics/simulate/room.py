@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.memory import GIB, DeviceMemory, Measured, MemoryBudget, MemorySettings, memory_budget
 from ...core.shape import ModelShape
-from ..cost.hardware import Hardware
+from ..cost.hardware import HardwareSheet
 from .engines import EngineKind
 
 LEAN_COPIES = 4.0  # of the logits, by a sampler that does not sort them
@@ -26,7 +26,7 @@ class Room:
 
 def room_of(
     shape: ModelShape,
-    hardware: Hardware,
+    hardware: HardwareSheet,
     settings: MemorySettings,
     engine: EngineKind,
     offload_gib: Any,
@@ -56,7 +56,7 @@ def room_of(
     return Room(other if flashinfer else plain, engine.sorts_logits and not flashinfer, flashinfer, offloaded)
 
 
-def _offloaded(told: Any, budget: MemoryBudget, hardware: Hardware, assumptions: list[str]) -> int:
+def _offloaded(told: Any, budget: MemoryBudget, hardware: HardwareSheet, assumptions: list[str]) -> int:
     """Bytes of each device's weights that vLLM keeps in the host's memory, at most all of them."""
     try:
         asked = int(float(told or 0) * GIB)

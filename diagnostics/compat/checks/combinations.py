@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..facts.devices import Device
+from ...cost.devices import Device
 from ..facts.unknown import Unknown
 from ..rules.evaluate import RuleHit, evaluate
 from ..rules.records import load

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ....core.places import Place
-from ..facts.devices import Device
+from ...cost.devices import Device
 from ..inputs.base import Configuration
 from ..parsing.arguments import Arguments, build
 from ..parsing.parser import Parsed, Parser, Use, arity

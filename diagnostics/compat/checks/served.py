@@ -19,7 +19,7 @@ from ....core.config.hardware import Hardware
 from ....core.errors import CapacityError, ConfigError, ModelError
 from ....core.places import Place
 from ....core.shape import ModelShape, shape_from_config
-from ..facts.devices import hardware_of
+from ...cost.devices import hardware_of
 from ..facts.sheets import ARITHMETIC
 from .combinations import memory_not_looked_at
 from .context import Context

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from ..facts.devices import Device
+from ...cost.devices import Device
 from ..facts.unknown import Unknown
 from ..releases import table
 from ..releases.versions import Version

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..facts.devices import Device
+from ...cost.devices import Device
 from ..facts.model import model_facts
 from ..facts.unknown import Unknown, unknown
 from . import conditions

@@ -16,7 +16,7 @@ from camshaft.core.model_sheets import shape_named
 from camshaft.core.schedule.plan import StepPlan, StepResult
 from camshaft.diagnostics.cost.calibrate import cpu_settings, machine_sheet, measure_machine, with_trial
 from camshaft.diagnostics.cost.fit import write_sheet
-from camshaft.diagnostics.cost.hardware import Hardware, load_hardware
+from camshaft.diagnostics.cost.hardware import HardwareSheet, load_hardware
 from camshaft.diagnostics.cost.machine import Machine, curves, fit_steps
 from camshaft.diagnostics.cost.measure import Room, Timings, measure, points
 from camshaft.diagnostics.cost.neighbours import Neighbours
@@ -50,7 +50,7 @@ def truth() -> StepCost:
         "prefill_attention": {"bfloat16": _attention(compute_share=0.4, us_per_mega_element=0.0)},
     }
     sheet = machine_sheet("pretended", 2**34, MACHINE, pretended, (0.0, 0.0), "float32")
-    return StepCost(SHAPE, msgspec.convert(sheet, Hardware), cpu_settings("float32"))
+    return StepCost(SHAPE, msgspec.convert(sheet, HardwareSheet), cpu_settings("float32"))
 
 
 def _attention(**coefficients: float) -> dict:
@@ -92,7 +92,7 @@ def found() -> StepCost:
     timings = measure(Pretender(), CAPACITY, seconds=0.0, neighbours=NOBODY)
     measured = curves(fit_steps(timings.medians()), MACHINE, SHAPE, "float32")
     sheet = machine_sheet("here", 2**34, MACHINE, measured, (0.0, 0.0), "float32")
-    return StepCost(SHAPE, msgspec.convert(sheet, Hardware), cpu_settings("float32"))
+    return StepCost(SHAPE, msgspec.convert(sheet, HardwareSheet), cpu_settings("float32"))
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def test_async_scheduling_hides_the_host() -> None:
     plain = StepCost(shape, H100, CostSettings()).decode_step(64, 512)
     hidden = StepCost(shape, H100, CostSettings(async_scheduling=True)).decode_step(64, 512)
     assert plain.host > hidden.host > 0
-    assert plain.device == pytest.approx(hidden.device)
+    on_device = [time.total - time.launch - time.host for time in (plain, hidden)]
+    assert on_device[0] == pytest.approx(on_device[1])
 
 
 def test_window_layers_read_only_their_window() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.diagnostics.compat.facts.devices import find_device
 from camshaft.diagnostics.compat.facts.model import model_facts
 from camshaft.diagnostics.compat.releases.versions import parse
 from camshaft.diagnostics.compat.rules.evaluate import RuleHit, evaluate
 from camshaft.diagnostics.compat.rules.records import load
 from camshaft.diagnostics.compat.rules.resolvers import parser_defaults
 from camshaft.diagnostics.compat.rules.scope import Facts, Scope
+from camshaft.diagnostics.cost.devices import find_device
 
 LLAMA_8B = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from camshaft.diagnostics.compat.facts.devices import find_device
 from camshaft.diagnostics.compat.releases.versions import parse, versions
 from camshaft.diagnostics.compat.rules.resolvers import Usage, effective_defaults
+from camshaft.diagnostics.cost.devices import find_device
 
 DECODER = {"max_position_embeddings": 32768, "is_encoder_decoder": False, "is_pooling": False, "is_hybrid": False,
            "is_attention_free": False, "is_multimodal": False, "has_sliding_window": False}  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.diagnostics.compat.facts.devices import find_device
 from camshaft.diagnostics.compat.releases.table import load
 from camshaft.diagnostics.compat.releases.versions import parse, versions
 from camshaft.diagnostics.compat.rules import pack as rulepack
@@ -20,6 +19,7 @@ from camshaft.diagnostics.compat.rules.pack import Example, Source
 from camshaft.diagnostics.compat.rules.records import RULES_FOLDER, release_key
 from camshaft.diagnostics.compat.rules.resolvers import parser_defaults
 from camshaft.diagnostics.compat.rules.scope import Facts
+from camshaft.diagnostics.cost.devices import find_device
 
 SOURCES = rulepack.sources("vllm")
 CODES = [source.rule.code for source in SOURCES]
