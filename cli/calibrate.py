@@ -66,7 +66,7 @@ def _calibrate(resolved: Resolved, seconds: float) -> dict[str, Any]:
     config, shape, hardware = resolved.config, resolved.shape, resolved.hardware
     if shape is None or hardware is None:
         raise ConfigError(f"the shape of {config.model} is not known")
-    executor, dtype = TorchExecutor(config), str(config.dtype)
+    executor, dtype = TorchExecutor.from_config(config), str(config.dtype)
     _say(f"loading {config.model}")
     with closing(executor):
         with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=True):

@@ -322,7 +322,7 @@ def _serve_here(
     from .progress import opening, stages
 
     resolved = resolve_for_serving(with_policy(load_config(config, overrides), policy))
-    executor = TorchExecutor(resolved.config)
+    executor = TorchExecutor.from_config(resolved.config)
     with closing(Engine(resolved.config, executor, resolved.policy)) as engine:
         on_cpu = resolved.config.device == "cpu"
         with stages() as progress, opening(lambda text: progress(text, 0, 0), on_cpu=on_cpu):

@@ -52,4 +52,4 @@ def build_engine(config: ServeConfig) -> Engine:
     """An engine for a resolved configuration, not opened yet. Raises ConfigError."""
     from .execute.torch_executor import TorchExecutor
 
-    return Engine(config, TorchExecutor(config), policy_file(config))
+    return Engine(config, TorchExecutor.from_config(config), policy_file(config))

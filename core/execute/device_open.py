@@ -48,7 +48,8 @@ def open_on_device(
             rehearse(steps, limits)
         if sizes:
             graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
-            limits.memory["graphs as captured"] = _capture(graphs, accelerator)
+            captured = _capture(graphs, accelerator)
+            limits = replace(limits, memory={**limits.memory, "graphs as captured": captured})
             steps.graphs = graphs
         return Opened(steps, cache, limits)
     raise CapacityError(
@@ -90,8 +91,12 @@ def _measured_limits(
         assert loaded.fit is not None
         limits = loaded.fit(measured)
         tell(predicted.memory, limits.memory)
-        limits.memory["predicted"] = {k: v for k, v in predicted.memory.items() if k != "rule"}
-        return replace(limits, max_model_len=min(limits.max_model_len, predicted.max_model_len))
+        before = {k: v for k, v in predicted.memory.items() if k != "rule"}
+        return replace(
+            limits,
+            max_model_len=min(limits.max_model_len, predicted.max_model_len),
+            memory={**limits.memory, "predicted": before},
+        )
     raise CapacityError(
         f"one step of {predicted.max_num_batched_tokens} tokens and {predicted.max_num_seqs} sequences does not "
         f"fit beside the weights: {caught.reason}. Lower max_num_batched_tokens or max_num_seqs."

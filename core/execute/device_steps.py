@@ -77,8 +77,8 @@ class DeviceSteps:
             size = self.graphs.size_for(len(rows) + plan.padding) or 0
             logits, drawn = self.graphs.run(plan, size)
         else:
-            # Padding beyond what memory was measured for would only take memory.
-            room = max(0, self._max_tokens - plan.total_tokens) if self._max_tokens else plan.padding
+            # Padding beyond what memory was measured for would cost memory for nothing.
+            room = max(0, self._max_tokens - plan.total_tokens)
             batch = self._rows.batch(replace(plan, padding=min(plan.padding, room)), extra)
             logits = self._model.forward(batch, self._cache)
             chunks = self._scores.score(plan, logits[len(rows) :])

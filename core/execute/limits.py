@@ -20,9 +20,9 @@ class Limits:
     block_size: int
     max_num_seqs: int
     max_model_len: int
+    max_num_batched_tokens: int  # of a step
     seed: int = 0
     cache_dtype: torch.dtype | None = None  # of K and V; None is the model's
-    max_num_batched_tokens: int = 0  # of a step; 0 is not told
     capture_sizes: tuple[int, ...] = ()  # decode batches that run as captured graphs
     memory: dict[str, Any] = field(default_factory=dict)  # where the bytes went, for reports
 

@@ -28,7 +28,7 @@ def rehearse(steps: DeviceSteps, limits: Limits) -> None:
 
 def rehearsals(limits: Limits) -> Iterator[StepPlan]:
     """Prompts of every power of two of tokens, and decodes on both sides of every power of two of sequences."""
-    tokens = limits.max_num_batched_tokens or limits.max_num_seqs * limits.max_model_len
+    tokens = limits.max_num_batched_tokens
     for total in sorted({*_powers(tokens), tokens}, reverse=True):
         yield _prompts(total, limits)
     most = min(limits.max_num_seqs, tokens)

@@ -58,33 +58,27 @@ class _Running:
 class TorchExecutor:
     """Implements `Executor`. Not safe for several threads."""
 
-    def __init__(self, config: ServeConfig) -> None:
-        """From a resolved configuration; nothing is loaded before `open`."""
+    def __init__(self, load: Callable[[], Loaded], accelerator: Accelerator | None = None) -> None:
+        """`open` calls `load`; `accelerator` replaces that of the model's device."""
+        self._load = load
+        self._reset()
+        self._accelerator = accelerator
+
+    @classmethod
+    def from_config(cls, config: ServeConfig) -> TorchExecutor:
+        """For a resolved configuration; nothing is loaded before `open`."""
 
         def load() -> Loaded:
             from .load import load_model
 
             return load_model(config)
 
-        self._load: Callable[[], Loaded] = load
-        self._reset()
+        return cls(load)
 
     @classmethod
-    def of(
-        cls, model: Model | Loaded, limits: Limits | None = None, accelerator: Accelerator | None = None
-    ) -> TorchExecutor:
-        """Around a model that is already loaded; `accelerator` replaces that of the model's device."""
-        self = cls.__new__(cls)
-        if isinstance(model, Loaded):
-            loaded = model
-        elif limits is not None:
-            loaded = Loaded(model, limits)
-        else:
-            raise EngineError("an executor needs limits")
-        self._load = lambda: loaded
-        self._reset()
-        self._accelerator = accelerator
-        return self
+    def of(cls, loaded: Loaded, accelerator: Accelerator | None = None) -> TorchExecutor:
+        """Around a model that is already loaded."""
+        return cls(lambda: loaded, accelerator)
 
     def _reset(self) -> None:
         self._model: Model | None = None

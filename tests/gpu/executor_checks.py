@@ -71,17 +71,15 @@ def drawn_alike() -> Check:
 
     def run(place: Place) -> None:
         _, model = models("llama", place)
-        executor = TorchExecutor.of(
-            model,
-            Limits(
-                num_blocks=40,
-                block_size=16,
-                max_num_seqs=8,
-                max_model_len=64,
-                capture_sizes=(4, 8),
-                max_num_batched_tokens=64,
-            ),
+        limits = Limits(
+            num_blocks=40,
+            block_size=16,
+            max_num_seqs=8,
+            max_model_len=64,
+            capture_sizes=(4, 8),
+            max_num_batched_tokens=64,
         )
+        executor = TorchExecutor.of(Loaded(model, limits))
         executor.open()
         rows = int32(range(6))
         params = [SamplingParams(temperature=1.5, seed=int(row), top_p=0.95) for row in rows]
@@ -138,7 +136,7 @@ def short_of_memory() -> Check:
         limits = Limits(
             num_blocks=2000, block_size=16, max_num_seqs=4, max_model_len=20000, max_num_batched_tokens=16384
         )
-        executor = TorchExecutor.of(model, limits)
+        executor = TorchExecutor.of(Loaded(model, limits))
         executor.open()
         torch.cuda.empty_cache()
         prompt = int32(np.arange(16000) % 1000)
@@ -268,7 +266,7 @@ def host_timings(count: int = 256) -> list[dict[str, Any]]:
             num_blocks=count * 20, block_size=16, max_num_seqs=count, max_model_len=320, capture_sizes=sizes,
             max_num_batched_tokens=1024,
         )  # fmt: skip
-        executor = TorchExecutor.of(model, limits)
+        executor = TorchExecutor.of(Loaded(model, limits))
         executor.open()
         name = "graph" if sizes else "eager"
         found = {

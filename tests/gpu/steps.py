@@ -107,7 +107,7 @@ def host_gap(
     alone: a step is longer by ten microseconds than the one before. `host_us` is what the host works in a step,
     most of it while the device does.
     """
-    from camshaft.core.execute.limits import Limits
+    from camshaft.core.execute.limits import Limits, Loaded
     from camshaft.core.execute.torch_executor import TorchExecutor
 
     on_gpu = device.type == "cuda"
@@ -118,7 +118,7 @@ def host_gap(
         num_blocks=blocks, block_size=PAGE, max_num_seqs=sequences, max_model_len=length,
         max_num_batched_tokens=max(TOKENS, sequences), capture_sizes=(sequences,) if on_gpu else (),
     )  # fmt: skip
-    executor = TorchExecutor.of(model, limits)
+    executor = TorchExecutor.of(Loaded(model, limits))
     capacity = executor.open()
     scheduler = _scheduler(capacity, sequences, prompt, steps)
     walls, hosts, behind = [], [], None

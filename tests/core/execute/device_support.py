@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.base import Model
 from camshaft.core.request import SamplingParams
@@ -63,7 +63,7 @@ class Driver:
             capture_sizes=sizes,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        self.executor = TorchExecutor.of(model, limits, accelerator)
+        self.executor = TorchExecutor.of(Loaded(model, limits), accelerator)
         self.figures: dict[str, int] = {}
         self.capacity = self.executor.open()
         self.random = np.random.default_rng(seed)

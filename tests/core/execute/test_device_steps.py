@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_support import BLOCK, BLOCKS, LENGTH, ROWS, Driver, FakeAccelerator, Running, int32
+from device_support import ROWS, Driver, FakeAccelerator, Running, int32
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
 from camshaft.core.execute.device_steps import DeviceStep
 from camshaft.core.execute.graphs import DecodeGraphs
-from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.rows import RowState
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.base import Model
@@ -297,14 +297,7 @@ def test_parts_are_sent_aligned() -> None:
 
 
 def test_sizes_are_looked_up_among_captured_ones(model: Model) -> None:
-    executor = TorchExecutor.of(
-        model,
-        Limits(
-            num_blocks=BLOCKS, block_size=BLOCK, max_num_seqs=ROWS, max_model_len=LENGTH, capture_sizes=(2, 5)
-        ),
-        FakeAccelerator(),
-    )
-    executor.open()
+    executor = Driver(model, 0, FakeAccelerator(), (2, 5)).executor
     assert executor._steps is not None
     graphs = executor._steps.graphs
     assert isinstance(graphs, DecodeGraphs)
@@ -328,7 +321,9 @@ def test_prompt_logprobs_come_once_each_in_both_loops(
     monkeypatch.setattr(model, "forward", wanted_once)
 
     def serve(overlap: bool) -> tuple[dict[int, list[Any]], int]:
-        limits = Limits(num_blocks=blocks, block_size=8, max_num_seqs=6, max_model_len=96)
+        limits = Limits(
+            num_blocks=blocks, block_size=8, max_num_seqs=6, max_model_len=96, max_num_batched_tokens=24
+        )
         config = ServeConfig(
             model="m",
             max_num_batched_tokens=24,
@@ -336,7 +331,7 @@ def test_prompt_logprobs_come_once_each_in_both_loops(
             async_scheduling=overlap,
             scheduler_reserve_full_isl=False,
         )
-        executor = TorchExecutor.of(model, limits, FakeAccelerator())
+        executor = TorchExecutor.of(Loaded(model, limits), FakeAccelerator())
         engine = Engine(config, executor, load_policy("continuous-chunked"))
         engine.open()
         rng = np.random.default_rng(2)

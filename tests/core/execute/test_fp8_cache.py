@@ -11,7 +11,7 @@ import torch
 from camshaft.core.config import Hardware, ServeConfig
 from camshaft.core.errors import ConfigError
 from camshaft.core.execute.cache import allocate_cache, copy_blocks
-from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.load import cache_dtype_of, require_fp8
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.select import model_shape, open_model
@@ -23,13 +23,20 @@ FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 
 
 def limits(dtype: torch.dtype | None) -> Limits:
-    return Limits(num_blocks=6, block_size=16, max_num_seqs=2, max_model_len=64, cache_dtype=dtype)
+    return Limits(
+        num_blocks=6,
+        block_size=16,
+        max_num_seqs=2,
+        max_model_len=64,
+        max_num_batched_tokens=64,
+        cache_dtype=dtype,
+    )
 
 
 def logprob_of_first(folder: Path, dtype: torch.dtype | None) -> float:
     """That of the token drawn after a prompt of 40, whose last 30 tokens read the cache of the first ten."""
     model = open_model(folder, model_shape(folder), CPU, torch.bfloat16)
-    executor = TorchExecutor.of(model, limits(dtype))
+    executor = TorchExecutor.of(Loaded(model, limits(dtype)))
     executor.open()
     prompt = np.arange(40, dtype=np.int32)
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=1)

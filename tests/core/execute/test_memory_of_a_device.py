@@ -65,6 +65,7 @@ class Hungry:
         return self._model.forward(batch, cache)
 
 
+SMALL = Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64, max_num_batched_tokens=64)
 CONFIG = ServeConfig(
     model="m",
     device="cuda",
@@ -94,7 +95,7 @@ def test_the_cache_takes_what_a_profile_run_leaves(model: Model, caplog: pytest.
     config = CONFIG.model_copy(update={"max_num_batched_tokens": 100, "max_model_len": 64})
     given = loaded(hungry, config, 900 * MIB, 3 * MIB)
     with caplog.at_level(logging.INFO, "camshaft.memory"):
-        capacity = TorchExecutor.of(given, accelerator=accelerator).open()
+        capacity = TorchExecutor.of(given, accelerator).open()
     largest = hungry.batches[0]
     assert len(largest.tokens) == 100
     assert largest.logit_indices.tolist() == [
@@ -132,14 +133,14 @@ def test_a_scarce_device_gives_the_cache_just_what_is_left(model: Model) -> None
     config = CONFIG.model_copy(update={"enforce_eager": True})
     given = loaded(Hungry(model, accelerator, per_token), config, 421 * MIB, 0)
     assert given.limits.num_blocks == 256  # all rows at full length, by the estimate
-    assert TorchExecutor.of(given, accelerator=accelerator).open().num_blocks == 100
+    assert TorchExecutor.of(given, accelerator).open().num_blocks == 100
 
 
 def test_other_processes_and_code_count(model: Model) -> None:
     accelerator = FakeAccelerator()
     accelerator.held = 5 * MIB  # 2 of others, 1 of weights, 2 of code and rows
     given = loaded(Hungry(model, accelerator), CONFIG, 900 * MIB, 1 * MIB, others=2 * MIB)
-    memory = TorchExecutor.of(given, accelerator=accelerator).open().memory
+    memory = TorchExecutor.of(given, accelerator).open().memory
     assert memory["context"] == -2 * MIB
     assert memory["weights"] == -1 * MIB
 
@@ -148,10 +149,10 @@ def test_what_does_not_fit_when_measured_is_refused(model: Model) -> None:
     accelerator = FakeAccelerator()
     given = loaded(Hungry(model, accelerator, per_token=10 * MIB), CONFIG, 900 * MIB, 0)
     with pytest.raises(CapacityError, match=r"activation peak 0\.98"):
-        TorchExecutor.of(given, accelerator=accelerator).open()
+        TorchExecutor.of(given, accelerator).open()
     given = loaded(Hungry(model, accelerator, most=50), CONFIG, 900 * MIB, 0)
     with pytest.raises(CapacityError, match=r"100 tokens and 8 sequences.*2\.00 GiB\. Lower") as caught:
-        TorchExecutor.of(given, accelerator=accelerator).open()
+        TorchExecutor.of(given, accelerator).open()
     assert "More lines" not in str(caught.value)
 
 
@@ -166,13 +167,10 @@ class CaptureFails(FakeAccelerator):
 
 
 def test_graphs_that_do_not_fit_are_refused_with_the_reason(model: Model) -> None:
-    limits = Limits(
-        num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64, max_num_batched_tokens=64, capture_sizes=(1, 2)
-    )  # fmt: skip
     with pytest.raises(
         CapacityError, match=r"9 KV blocks, a step and 2 graphs: .*90\.00 MiB\. Lower gpu_mem"
     ):
-        TorchExecutor.of(model, limits, CaptureFails()).open()
+        TorchExecutor.of(Loaded(model, replace(SMALL, capture_sizes=(1, 2))), CaptureFails()).open()
 
 
 def test_weights_that_do_not_fit_are_refused(model: Model) -> None:
@@ -191,9 +189,8 @@ def test_a_cache_that_does_not_fit_is_refused(model: Model, monkeypatch: pytest.
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has")
 
     monkeypatch.setattr("camshaft.core.execute.device_open.allocate_cache", full)
-    limits = Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64)
     with pytest.raises(CapacityError, match=r"no room for 9 KV blocks.*3\.00 GiB"):
-        TorchExecutor.of(model, limits, FakeAccelerator()).open()
+        TorchExecutor.of(Loaded(model, SMALL), FakeAccelerator()).open()
 
 
 def test_buffers_that_a_model_keeps_count_once(model: Model) -> None:
@@ -210,7 +207,7 @@ def test_buffers_that_a_model_keeps_count_once(model: Model) -> None:
 
     config = CONFIG.model_copy(update={"enforce_eager": True})
     given = loaded(Keeps(model, accelerator), config, 900 * MIB, 1 * MIB)
-    memory = TorchExecutor.of(given, accelerator=accelerator).open().memory
+    memory = TorchExecutor.of(given, accelerator).open().memory
     assert memory["activation peak"] == -25 * MIB
     assert memory["context"] == -3 * MIB
 
@@ -256,7 +253,7 @@ def serve(model: Model, most: int, overlap: bool) -> tuple[dict[int, Any], dict[
     config = ServeConfig(
         model="m", max_num_batched_tokens=64, enable_prefix_caching=True, async_scheduling=overlap
     )
-    executor = TorchExecutor.of(hungry, limits, accelerator)
+    executor = TorchExecutor.of(Loaded(hungry, limits), accelerator)
     engine = Engine(config, executor, load_policy("continuous-chunked"))
     engine.open()
     hungry.most = most
@@ -313,9 +310,7 @@ def test_errors_that_mean_want_of_memory(error: RuntimeError, wanted: str | None
 def test_another_error_of_a_step_is_passed_on(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = FakeAccelerator()
     hungry = Hungry(model, accelerator)
-    executor = TorchExecutor.of(
-        hungry, Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64), accelerator
-    )
+    executor = TorchExecutor.of(Loaded(hungry, SMALL), accelerator)
     executor.open()
 
     def broken(batch: ForwardBatch, cache: Any) -> torch.Tensor:
@@ -330,8 +325,7 @@ def test_another_error_of_a_step_is_passed_on(model: Model, monkeypatch: pytest.
 def test_a_failed_step_holds_no_memory(model: Model) -> None:
     accelerator = FakeAccelerator()
     hungry = Hungry(model, accelerator)
-    limits = Limits(num_blocks=9, block_size=8, max_num_seqs=4, max_model_len=64)
-    executor = TorchExecutor.of(hungry, limits, accelerator)
+    executor = TorchExecutor.of(Loaded(hungry, SMALL), accelerator)
     executor.open()
     hungry.most = 1
     two = np.array([2], dtype=np.int32)

@@ -11,7 +11,7 @@ import torch
 from device_support import FakeAccelerator, int32
 from variants import Variants
 
-from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model import fp8
 from camshaft.core.request import SamplingParams
@@ -87,7 +87,7 @@ def test_what_steps_launch_was_launched_when_the_engine_opened(
         max_num_batched_tokens=TOKENS, capture_sizes=sizes,
         cache_dtype=torch.float8_e4m3fn if kind == "llama-fp8" else None,
     )  # fmt: skip
-    executor = TorchExecutor.of(model, limits, FakeAccelerator())
+    executor = TorchExecutor.of(Loaded(model, limits), FakeAccelerator())
     executor.open()
     before, launches = set(variants.seen), variants.launches
     steps_of_every_size(executor)

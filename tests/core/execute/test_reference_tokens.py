@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from camshaft.core.execute.limits import Limits
+from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
@@ -57,9 +57,14 @@ def serve(
     model, prompts: list[list[int]], *, num_blocks: int, budget: int, rounds: int = 1
 ) -> tuple[list[list[int]], Scheduler]:
     """Drawn tokens of the last round, in the order of the prompts, and the scheduler that ran them."""
-    executor = TorchExecutor.of(
-        model, Limits(num_blocks=num_blocks, block_size=16, max_num_seqs=20, max_model_len=2048)
+    limits = Limits(
+        num_blocks=num_blocks,
+        block_size=16,
+        max_num_seqs=20,
+        max_model_len=2048,
+        max_num_batched_tokens=budget,
     )
+    executor = TorchExecutor.of(Loaded(model, limits))
     capacity = executor.open()
     params = SchedulerParams(
         num_blocks=capacity.num_blocks,

@@ -139,7 +139,7 @@ def test_copied_blocks_serve_as_the_originals(model: Model) -> None:
 
 
 def test_copy_blocks_reads_all_sources_first(model: Model) -> None:
-    limits = Limits(num_blocks=5, block_size=BLOCK, max_num_seqs=1, max_model_len=8)
+    limits = Limits(num_blocks=5, block_size=BLOCK, max_num_seqs=1, max_model_len=8, max_num_batched_tokens=8)
     cache = allocate_cache(model, limits)
     for layer in (*cache.k, *cache.v):
         layer.copy_(torch.arange(5.0).view(5, 1, 1, 1).expand_as(layer))
@@ -195,7 +195,7 @@ def test_opens_from_a_configuration(tiny_llama: Path) -> None:
         block_size=16,
         kv_cache_memory_bytes=1 << 20,
     )
-    executor = TorchExecutor(config)
+    executor = TorchExecutor.from_config(config)
     capacity = executor.open()
     per_block = 3 * 2 * 2 * 16 * 16 * 4  # layers, k and v, heads, head size, tokens, bytes
     assert capacity.num_blocks == min((1 << 20) // per_block, 4 * 128 // 16)

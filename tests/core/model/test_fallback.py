@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from camshaft.core.errors import ModelError
-from camshaft.core.execute.torch_executor import Limits, TorchExecutor
+from camshaft.core.execute.limits import Limits, Loaded
+from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.fallback import FallbackModel, fallback_shape
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
@@ -71,8 +72,8 @@ def greedy_reference(folder: Path, prompts: list[np.ndarray], steps: int) -> lis
 def greedy_paged(folder: Path, prompts: list[np.ndarray], steps: int, chunk: int) -> list[list[int]]:
     """The executor runs all prompts together, each cut into chunks, so that prefills meet decodes."""
     model = FallbackModel(folder, CPU, torch.float32)
-    limits = Limits(num_blocks=64, block_size=4, max_num_seqs=8, max_model_len=64)
-    executor = TorchExecutor.of(model, limits)
+    limits = Limits(num_blocks=64, block_size=4, max_num_seqs=8, max_model_len=64, max_num_batched_tokens=512)
+    executor = TorchExecutor.of(Loaded(model, limits))
     executor.open()
     rows, params = range(len(prompts)), SamplingParams(temperature=0.0)
     computed, out = [0 for _ in rows], [[] for _ in rows]
