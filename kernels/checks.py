@@ -6,10 +6,12 @@ from contextlib import contextmanager
 
 import torch
 
+from .fp8 import FP8
+
 INTEGERS = (torch.int32,)
 LONGS = (torch.int64,)
 HALVES = (torch.bfloat16, torch.float16, torch.float32)
-NARROW = (torch.float8_e4m3fn,)
+NARROW = (FP8,)
 CACHES = (*HALVES, *NARROW)
 SINGLES = (torch.float32,)
 

@@ -14,9 +14,10 @@ import torch
 
 from ...kernels.experts import Experts, make_experts
 from ...kernels.experts.fp8 import Fp8Experts
+from ...kernels.fp8 import FP8
 from ...kernels.gated_linear import GatedLinear, make_gated_linear
 from ...kernels.linear import InputNorm, Linear, make_linear
-from ...kernels.linear.fp8 import FP8, Fp8GatedLinear, Fp8Linear, Fp8Weight, join
+from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear, Fp8Weight, join
 from ..errors import ModelError
 
 METHODS = frozenset({"compressed-tensors", "fbgemm_fp8", "modelopt", "fp8"})

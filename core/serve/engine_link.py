@@ -73,7 +73,7 @@ class EngineLink:
         self._socket.set_hwm(0)
         address = f"ipc://{folder}/engine"
         self._socket.bind(address)
-        descriptor = self._socket.getsockopt(zmq.FD)
+        descriptor = int(self._socket.getsockopt(zmq.FD))
         loop.add_reader(descriptor, self._read)
         freed.callback(loop.remove_reader, descriptor)
         return address

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from ..linear.fp8 import BLOCK, Fp8Weight, join
+from ..fp8 import BLOCK
+from ..linear.fp8 import Fp8Weight, join
 from ..quantize_rows import quantize_rows
 from . import sort_by_expert, tile_of
 from .fp8_grouped import ExpertWeights, Groups, grouped_product

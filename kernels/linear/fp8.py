@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from ..dispatch import Dispatch
-from ..quantize_rows import FP8, quantize_rows
+from ..fp8 import BLOCK, FP8
+from ..quantize_rows import quantize_rows
 from ..silu_mul import silu_mul
 from . import InputNorm, check_sizes
 from .fastest import Fastest
-from .fp8_product import BLOCK
 
 _own_product = Dispatch(f"{__package__}.fp8_product", "fp8_product")
 _fastest = Fastest()

@@ -8,6 +8,7 @@ import torch
 
 from ..checks import KernelInputError
 from ..dispatch import Dispatch
+from ..fp8 import FP8
 
 _best = Dispatch(__name__, "paged_attention")
 
@@ -52,7 +53,7 @@ def paged_attention(
     _check(q, k_cache, v_cache, window, out, kv_scales, soft_cap)
     if out is None:
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    is_fp8 = k_cache.dtype == torch.float8_e4m3fn
+    is_fp8 = k_cache.dtype == FP8
     scales = {"kv_scales": kv_scales} if is_fp8 else {}
     attend = _best(k_cache if is_fp8 else q)
     attend(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, **scales)
@@ -79,7 +80,7 @@ def _check(
         )
     if out is not None and out.shape != q.shape:
         raise KernelInputError(op, "out", f"is {tuple(out.shape)}, q is {tuple(q.shape)}")
-    if k_cache.dtype != torch.float8_e4m3fn and kv_scales != (1.0, 1.0):
+    if k_cache.dtype != FP8 and kv_scales != (1.0, 1.0):
         raise KernelInputError(op, "kv_scales", f"{kv_scales} belong to FP8, the cache is {k_cache.dtype}")
     if min(kv_scales) <= 0:
         raise KernelInputError(op, "kv_scales", f"{kv_scales} must be above zero")

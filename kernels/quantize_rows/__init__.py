@@ -6,12 +6,11 @@ import torch
 
 from ..checks import KernelInputError
 from ..dispatch import Dispatch
+from ..fp8 import FP8
 from ..linear import InputNorm
 
 _best = Dispatch(__name__, "quantize_rows")
 
-FP8 = torch.float8_e4m3fn
-FP8_MAX = 448.0  # largest finite e4m3 (arXiv 2209.05433)
 MIN_SCALE = 1e-12  # a row of zeros must not divide by zero
 
 

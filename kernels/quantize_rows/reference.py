@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ..fp8 import FP8_MAX
 from ..linear import InputNorm
-from . import FP8_MAX, MIN_SCALE
+from . import MIN_SCALE
 
 
 def quantize_rows(

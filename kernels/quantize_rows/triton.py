@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 
 from .. import checks, launch
+from ..fp8 import FP8_MAX
 from ..linear import InputNorm
-from . import FP8_MAX, MIN_SCALE
+from . import MIN_SCALE
 
 
 @triton.jit

@@ -6,6 +6,7 @@ from ..experts import triton as experts
 from ..experts.fp8_grouped import triton as fp8_grouped
 from ..experts.grouping import triton as grouping
 from ..experts.routing import triton as routing
+from ..fp8 import FP8_MAX
 from ..launch import next_power_of_2, warps_of
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode, prefill
@@ -172,7 +173,7 @@ def _fp8() -> list[Build]:
     narrow = dict.fromkeys(("x", "added", "weight"), "*bf16")
     narrow |= {"static_scale": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
     narrow |= {"x_stride": "i32", "width": "i32", "eps": "fp32"}
-    limits = {"STATIC": False, "LARGEST": 448.0, "SMALLEST": 1e-12}
+    limits = {"STATIC": False, "LARGEST": FP8_MAX, "SMALLEST": 1e-12}
     kinds = {
         "norm-4096": (4096, 1, {"ADDED": False, "HAS_NORM": True, "GATED": False}),
         "residual-norm-8192": (8192, 1, {"ADDED": True, "HAS_NORM": True, "GATED": False}),

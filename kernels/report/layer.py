@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..linear.fp8_product import BLOCK
+from ..fp8 import BLOCK
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode
 from ..rope_kv_write import triton as rope_kv_write

@@ -8,6 +8,7 @@ import torch
 
 from ..checks import KernelInputError, check_size
 from ..dispatch import Dispatch
+from ..fp8 import FP8
 
 _best = Dispatch(__name__, "rope_kv_write")
 
@@ -49,7 +50,7 @@ def rope_kv_write(
     check_size(op, "v_cache", v_cache, tuple(k_cache.shape))
     if min(kv_scales) <= 0:
         raise KernelInputError(op, "kv_scales", f"{kv_scales} must be above zero")
-    if k_cache.dtype != torch.float8_e4m3fn:
+    if k_cache.dtype != FP8:
         if kv_scales != (1.0, 1.0):
             raise KernelInputError(
                 op, "kv_scales", f"{kv_scales} belong to FP8, the cache is {k_cache.dtype}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..fp8 import FP8, FP8_MAX
 from . import HeadNorm
 
 
@@ -35,9 +36,9 @@ def rope_kv_write(
     kept = slots >= 0
     block, offset = slots[kept] // block_size, slots[kept] % block_size
     keys, values = heads[kept, -2 * num_kv_heads : -num_kv_heads], heads[kept, -num_kv_heads:]
-    if k_cache.dtype == torch.float8_e4m3fn:
+    if k_cache.dtype == FP8:
         keys, values = (
-            (x.float() / s).clamp(-448, 448) for x, s in zip((keys, values), kv_scales, strict=True)
+            (x.float() / s).clamp(-FP8_MAX, FP8_MAX) for x, s in zip((keys, values), kv_scales, strict=True)
         )
     for cache, new in ((k_cache, keys), (v_cache, values)):
         held, narrow = cache, new.to(cache.dtype)

@@ -7,8 +7,10 @@ import triton
 import triton.language as tl
 
 from .. import checks, launch
+from ..fp8 import FP8_MAX
 from . import HeadNorm
 
+LARGEST = tl.constexpr(FP8_MAX)
 HEADS = 16  # of a program of four warps: 16 bytes a thread with heads of 128
 
 
@@ -50,8 +52,8 @@ def rope_kv_write_kernel(
         return
     if k_cache.dtype.element_ty == tl.float8e4nv:
         divisor = tl.where(is_value, v_scale, k_scale)[:, None]
-        low = tl.clamp(low / divisor, -448.0, 448.0)
-        high = tl.clamp(high / divisor, -448.0, 448.0)
+        low = tl.clamp(low / divisor, -LARGEST, LARGEST)
+        high = tl.clamp(high / divisor, -LARGEST, LARGEST)
     kv_head = head - tl.where(is_value, num_heads + num_kv_heads, num_heads)
     row = (slot // block_size * num_kv_heads + kv_head) * block_size + slot % block_size
     target = row[:, None] * HEAD_DIM + columns[None, :]

@@ -15,13 +15,12 @@ import triton
 import triton.language as tl
 
 from camshaft.kernels import launch
+from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.paged_attention import Sequences
 from camshaft.kernels.paged_attention.decode import share_out, tiles_of
 from camshaft.kernels.paged_attention.triton import paged_attention
 
 from .check import TOLERANCE, Check, Place, compare, replaced, seed_all
-
-FP8 = torch.float8_e4m3fn
 
 
 @triton.jit

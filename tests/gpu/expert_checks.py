@@ -14,7 +14,8 @@ from camshaft.kernels.experts.grouping import triton as grouping_triton
 from camshaft.kernels.experts.routing import reference as routing_reference
 from camshaft.kernels.experts.routing import triton as routing_triton
 from camshaft.kernels.experts.triton import GroupedExperts
-from camshaft.kernels.linear.fp8 import FP8, Fp8Weight, quantize_weight
+from camshaft.kernels.fp8 import FP8
+from camshaft.kernels.linear.fp8 import Fp8Weight, quantize_weight
 
 from .check import TOLERANCE, Check, Place, compare, compare_sums, seed_all
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from camshaft.kernels import launch
+from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.linear import InputNorm
-from camshaft.kernels.linear.fp8 import FP8, Fp8Linear, Fp8Weight, quantize_weight
+from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
 from camshaft.kernels.linear.fp8_product import reference as product_reference
 from camshaft.kernels.linear.fp8_product import triton as product_triton
 from camshaft.kernels.quantize_rows import reference

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from camshaft.kernels.linear.fp8 import FP8, Fp8Linear, Fp8Weight
+from camshaft.kernels.fp8 import FP8
+from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
 from camshaft.kernels.sample import reference as sample_reference
 from camshaft.kernels.sample.triton import sample
 

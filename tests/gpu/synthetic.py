@@ -11,8 +11,8 @@ import torch
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.registry import build
 from camshaft.core.shape import shape_from_config
+from camshaft.kernels.fp8 import FP8
 
-FP8 = torch.float8_e4m3fn
 SIZES: dict[str, dict[str, int]] = {
     "8B": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "vocab_size": 128256, "num_hidden_layers": 32},
     "70B layers": {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "vocab_size": 1024, "num_hidden_layers": 10},

@@ -10,6 +10,7 @@ from triton.testing import do_bench
 
 from camshaft.kernels.experts import make_experts, route
 from camshaft.kernels.experts.fp8 import Fp8Experts
+from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.linear import InputNorm
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
 from camshaft.kernels.paged_attention import Sequences, paged_attention
@@ -22,7 +23,7 @@ from .executor_checks import host_timings
 from .steps import decode_step, host_gap
 
 CUDA = torch.device("cuda")
-FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
+BF16 = torch.bfloat16
 
 
 def median_s(run: Callable[[], Any]) -> float:

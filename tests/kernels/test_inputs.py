@@ -10,9 +10,10 @@ import torch
 from camshaft.kernels.checks import KernelInputError
 from camshaft.kernels.experts import route
 from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups, grouped_product
+from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.linear import InputNorm
 from camshaft.kernels.prepare_batch import prepare_batch
-from camshaft.kernels.quantize_rows import FP8, quantize_rows
+from camshaft.kernels.quantize_rows import quantize_rows
 from camshaft.kernels.rms_norm import rms_norm
 from camshaft.kernels.rope_kv_write import rope_kv_write
 from camshaft.kernels.sample import Draws, sample

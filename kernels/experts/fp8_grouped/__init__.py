@@ -12,8 +12,7 @@ import torch
 
 from ...checks import KernelInputError
 from ...dispatch import Dispatch
-
-BLOCK = 128
+from ...fp8 import BLOCK
 
 _best = Dispatch(__name__, "grouped_product")
 

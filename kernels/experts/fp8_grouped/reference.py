@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from . import BLOCK, ExpertWeights, Groups
+from ...fp8 import BLOCK
+from . import ExpertWeights, Groups
 
 
 def grouped_product(

@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 
 from ... import checks, launch
-from . import BLOCK, ExpertWeights, Groups
+from ...fp8 import BLOCK
+from . import ExpertWeights, Groups
 
 STAGES = 4
 

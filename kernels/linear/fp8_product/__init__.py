@@ -4,5 +4,3 @@ Scales are one an input row and one an output channel; or one a group of 128 col
 block of 128 x 128 of the weight, partial sums over 128 columns being scaled in float32 (DeepSeek-V3's recipe,
 arXiv 2412.19437, section 3.3).
 """
-
-BLOCK = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import BLOCK
+from ...fp8 import BLOCK
 
 
 def fp8_product(

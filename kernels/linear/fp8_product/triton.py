@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ... import checks, launch
-from . import BLOCK
+from ...fp8 import BLOCK
 
 STAGES = 4  # tiles in flight: 160 kB of shared memory at 64 x 256
 LEAST_BLOCKS = 8  # of 128 columns in a share: less does not pay for joining
