@@ -22,21 +22,14 @@ NEWEST = ("latest", "newest")
 
 
 def check_file(
-    path: Path | str,
-    *,
-    engine: str | None = None,
-    start: str | None = None,
-    targets: Sequence[str] = (),
-    model: Mapping[str, Any] | None = None,
-    device: str | Device | None = None,
+    path: Path | str, *, engine: str | None = None, device: str | Device | None = None
 ) -> list[Result]:
-    """The verdicts on every configuration in a file, for each target (the newest table's release without any).
+    """The verdicts on every configuration in a file, by the newest release.
 
-    Raises UnreadableInput, UnknownVersion or UnknownDevice: what cannot be judged is never passed.
+    Raises UnreadableInput or UnknownDevice: what cannot be judged is never passed.
     """
     found = read_path(Path(path), engine)
-    gpu = find_device(device) if isinstance(device, str) else device
-    return check_all(found, engine=engine, start=start, targets=targets, model=model, device=gpu)
+    return check_all(found, engine=engine, device=find_device(device) if isinstance(device, str) else device)
 
 
 def check_all(

@@ -295,13 +295,13 @@ def stray_words(context: Context) -> Iterator[Finding]:
         yield _misplaced(word, f"{context.target} flag table", *told)
 
 
-def _stray(context: Context, word: Argument, comment: bool) -> tuple[str, str]:
+def _stray(context: Context, word: Argument, comment: bool) -> tuple[str, str, tuple[str, ...]]:
     """A word that no option takes; a comment or a blank behind a line's backslash is the usual reason."""
     if comment:
         message = "A comment follows the backslash, so the command ends there and the comment's words are arguments."
-        return message, "Put the comment on a line of its own, in front of the command."
+        return message, "Put the comment on a line of its own, in front of the command.", ()
     if not word.text.strip():
         message = "A blank follows the backslash at the end of the line, so the command ends there."
-        return message, "Delete the blank after the backslash."
+        return message, "Delete the blank after the backslash.", ()
     message = f"{word.text!r} belongs to no option; the parser of {context.target} refuses it."
-    return message, "Delete it, or quote it together with the value it belongs to."
+    return message, "Delete it, or quote it together with the value it belongs to.", ()

@@ -139,24 +139,25 @@ def _quantization(facts: dict[str, Any], whole: bool) -> None:
 def _weight_scheme(config: Mapping[str, Any]) -> str | None:
     """What compressed-tensors makes of its `config_groups`, where all agree: `wna16`, `int8`, `fp8` or `fp4`."""
     groups = config.get("config_groups")
-    parts = (
-        [group for group in groups.values() if isinstance(group, Mapping)]
-        if isinstance(groups, Mapping)
-        else []
-    )
-    schemes = set()
-    for group in parts:
-        weights = group.get("weights")
-        kind, bits = (
-            (weights.get("type"), weights.get("num_bits")) if isinstance(weights, Mapping) else (None, None)
-        )
-        if kind == "float":
-            schemes.add({8: "fp8", 4: "fp4"}.get(bits) if isinstance(bits, int) else None)
-        elif kind == "int":
-            schemes.add("int8" if group.get("input_activations") else "wna16")
-        else:
-            schemes.add(None)
+    if not isinstance(groups, Mapping):
+        return None
+    schemes = {_group_scheme(group) for group in groups.values() if isinstance(group, Mapping)}
     return schemes.pop() if len(schemes) == 1 else None
+
+
+def _group_scheme(group: Mapping[str, Any]) -> str | None:
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
+        return None
+    match weights.get("type"), weights.get("num_bits"):
+        case "float", 8:
+            return "fp8"
+        case "float", 4:
+            return "fp4"
+        case "int", _:
+            return "int8" if group.get("input_activations") else "wna16"
+        case _:
+            return None
 
 
 def _dtype(facts: dict[str, Any]) -> None:

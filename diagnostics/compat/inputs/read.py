@@ -15,6 +15,7 @@ from .nodes import Tree
 
 SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b")
 PYTHON = re.compile(r"^(?:from vllm|import vllm)\b.*$", re.M)
+COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.M)
 MAX_BYTES = 4 * 2**20
 COMMAND_LINE = "command line"
 STANDARD_INPUT = "standard input"
@@ -93,7 +94,8 @@ OTHERS = (
 
 def _other(name: str, text: str) -> str | None:
     """How a text is refused that runs something else that people run beside these servers."""
-    found = " and ".join(who for pattern, who in OTHERS if re.search(pattern, text))
+    told = COMMENT.sub("", text)
+    found = " and ".join(who for pattern, who in OTHERS if re.search(pattern, told))
     if not found:
         return None
     return f"{name} runs {found}: nothing here knows its options; only servers of vLLM and of this engine are checked"

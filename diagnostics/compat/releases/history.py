@@ -133,9 +133,7 @@ def _others(record: Mapping[str, Any]) -> list[str]:
 
 def evidence(engine: str, name: str, version: Version) -> str:
     """File and line at which a release defines an option, or nothing."""
-    stored = store(engine)
-    lines = stored._open_evidence().flags.get("evidence", {}).get(name)
-    return (stored._place(lines, str(version)) if lines is not None else None) or ""
+    return store(engine).evidence(name, str(version)) or ""
 
 
 @cache

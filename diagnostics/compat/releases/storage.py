@@ -95,6 +95,11 @@ class Store:
                 record["evidence"] = place
         return found
 
+    def evidence(self, name: str, version: str) -> str | None:
+        """File and line at which that release defines a flag; None where neither is known."""
+        lines = self._open_evidence().flags.get("evidence", {}).get(name)
+        return None if lines is None else self._place(lines, version)
+
     def _open_evidence(self) -> EvidenceFile:
         if self._evidence is None:
             data = (self._directory / "evidence.json").read_bytes()

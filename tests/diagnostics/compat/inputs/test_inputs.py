@@ -296,6 +296,12 @@ def test_what_other_programs_are_told(command: str, whose: str) -> None:
         read_command(command)
 
 
+@pytest.mark.parametrize("comment", ["# later: vllm bench serve", "ls  # unlike sglang.launch_server"])
+def test_what_a_comment_names_is_not_run(comment: str) -> None:
+    with pytest.raises(UnreadableInput, match="starts no server this checker knows"):
+        read_command(f"echo hello\n{comment}")
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
