@@ -13,6 +13,7 @@ import numpy as np
 from ..core.errors import ConfigError
 
 GOOD_SHARE = 0.95  # of the requests must keep every target where a load is said to keep them
+NAIVE_REQUESTS = 8  # of a load, for a policy that runs one at a time: its rate is known after a few
 SATURATED_TTFT_MS = 5000.0  # a mean first token later than this is a queue that does not drain
 
 

@@ -16,6 +16,7 @@ from ...core.workload import Segment, Workload, WorkloadRequest, segment_tokens
 from ..feeder import Feeder
 from ..results import KvUse, RequestRecord, Result, Targets, summarise
 from .gaps import TokenTimes
+from .warm_up import WARM_UP_SEED, warm_up_load
 
 IDLE_S = 0.0005  # how long to wait when the policy lets nobody run
 
@@ -252,6 +253,4 @@ def warm_up(
 ) -> None:
     """Runs the first few requests of a load with other contents and short answers, and forgets them."""
     if requests > 0:
-        shape = workload.first(requests).shape.model_copy(update={"max_output_tokens": 8})
-        small = Workload(workload.name, shape, workload.trace)
-        drive(engine, small, wait=wait, seed=0x3A7)
+        drive(engine, warm_up_load(workload, requests), wait=wait, seed=WARM_UP_SEED)

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 from ...core.engine import Engine
 from ...core.workload import Workload
-from ..results import Result, Targets
+from ..results import NAIVE_REQUESTS, Result, Targets
 from .offline import Progress, drive, warm_up
 
 CLASSIC = ("naive", "static", "continuous", "continuous-chunked")
-NAIVE_REQUESTS = 8  # one request at a time: its rate is known after a few
 
 
 @dataclass(frozen=True, slots=True)

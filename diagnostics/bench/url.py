@@ -18,6 +18,7 @@ from ..feeder import Feeder
 from ..results import RequestRecord, Result, Targets, summarise
 from .gaps import TokenTimes
 from .server_metrics import MetricsWatch, ServerMetrics
+from .warm_up import WARM_UP_SEED, warm_up_load
 
 Progress = Callable[[int, int], None]  # requests ended, output tokens so far
 
@@ -177,7 +178,9 @@ async def _drive(
         model = target.model or await _first_model(client, target)
         if warmup:
             _require_one(
-                await _Driver(client, target, model, _small(workload, warmup), None, seed ^ 0x3A7).run()
+                await _Driver(
+                    client, target, model, warm_up_load(workload, warmup), None, seed ^ WARM_UP_SEED
+                ).run()
             )
         watch = MetricsWatch(client, target.metrics)
         await watch.start()
@@ -191,11 +194,6 @@ def _require_one(run: UrlRun) -> None:
     if all(record.error is not None for record in run.records):
         told = "; ".join(f"{kind}: {message}" for kind, message in run.samples.items())
         raise EvidenceError(f"every request of the warm-up failed: {told}")
-
-
-def _small(workload: Workload, requests: int) -> Workload:
-    shape = workload.first(requests).shape.model_copy(update={"max_output_tokens": 8})
-    return Workload(workload.name, shape, workload.trace)
 
 
 async def _first_model(client: httpx.AsyncClient, target: Target) -> str:

@@ -22,11 +22,10 @@ from ...core.errors import CamshaftError, EvidenceError
 from ...core.model_sheets import shape_named
 from ...core.workload import load_workload
 from ..cost.hardware import load_hardware
-from ..results import Distribution, Result
+from ..results import SATURATED_TTFT_MS, Distribution, Result
 from .engines import EngineKind
 from .prepare import prepare
 
-SATURATED_TTFT_MS = 5000.0  # a measured first token above this is mostly queueing
 ASSUMED_VERSION = "0.19.0"  # of points that state none
 
 

@@ -11,11 +11,10 @@ from ...core.places import nearest
 from ...core.workload import Workload
 from ...policies.base import PolicyError
 from ...policies.registry import load_policy
-from ..results import Result, Targets
+from ..results import NAIVE_REQUESTS, Result, Targets
 from .prepare import Prepared
 from .replay import Replay
 
-NAIVE_REQUESTS = 8  # one request at a time: its rate is known after a few
 RATE_PRECISION = 0.03
 
 
