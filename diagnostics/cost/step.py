@@ -6,8 +6,8 @@ diagnosis can say which one binds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,6 +82,46 @@ class StepTime:
         )
 
 
+class StepTimer(Protocol):
+    """What times steps: a cost model, one with drafts, one fitted from evidence."""
+
+    def step(
+        self,
+        decode_contexts: np.ndarray,
+        chunk_tokens: np.ndarray,
+        chunk_starts: np.ndarray,
+        samples: int,
+        padding: int = 0,
+    ) -> StepTime:
+        """The time of one step.
+
+        decode_contexts: [d] tokens each decode attends to; chunk_tokens, chunk_starts: [p] prompt
+        tokens computed now and cached before them; samples: rows that draw a token; padding: tokens
+        computed in vain.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A timer all of whose steps take `factor` times as long."""
+
+    timer: StepTimer
+    factor: float
+
+    def step(
+        self,
+        decode_contexts: np.ndarray,
+        chunk_tokens: np.ndarray,
+        chunk_starts: np.ndarray,
+        samples: int,
+        padding: int = 0,
+    ) -> StepTime:
+        """As `StepTimer.step`."""
+        told = self.timer.step(decode_contexts, chunk_tokens, chunk_starts, samples, padding)
+        return StepTime(**{part.name: getattr(told, part.name) * self.factor for part in fields(told)})
+
+
 @dataclass(slots=True)
 class StepCost:
     """Times steps of one model on one device. Pure arithmetic; parts that depend on tokens alone are cached."""
@@ -121,12 +161,7 @@ class StepCost:
         samples: int,
         padding: int = 0,
     ) -> StepTime:
-        """The time of one step.
-
-        decode_contexts: [d] tokens each decode attends to; chunk_tokens, chunk_starts: [p] prompt
-        tokens computed now and cached before them; samples: rows that draw a token; padding: tokens
-        computed in vain.
-        """
+        """As `StepTimer.step`."""
         decodes, prompts = len(decode_contexts), len(chunk_tokens)
         tokens = decodes + int(chunk_tokens.sum()) + padding if prompts else decodes + padding
         padded = self._padded(tokens)

@@ -111,7 +111,7 @@ def trial(
 ) -> list[ServedStep]:
     """Serves the small load on an executor that is open, and stays so; its steps in order.
 
-    Again where other processes took cores meanwhile, and the least disturbed of TRIES then.
+    Repeats while other processes take cores, up to TRIES times, and keeps the least disturbed run.
     """
     best: tuple[float, list[ServedStep]] = (np.inf, [])
     for _ in range(TRIES):

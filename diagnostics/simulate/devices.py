@@ -50,12 +50,19 @@ def taken_from_name(file: str, hardware: HardwareSheet) -> str:
     return f"the device is taken to be {hardware.name}, with which the name of {file} begins; --gpu names another"
 
 
-def _from_preset(name: str) -> HardwareSheet | None:
-    """`h100-70b` and `rtx-4090-8b` say their device; other names do not."""
+def named_in(name: str) -> str | None:
+    """The device with which a preset's or a file's name begins: `h100` of `h100-70b`; None for other names."""
     words = name.split("-")
     for length in range(len(words), 0, -1):
+        begin = "-".join(words[:length])
         try:
-            return load_hardware("-".join(words[:length]))
+            load_hardware(begin)
         except EvidenceError:
             continue
+        return begin
     return None
+
+
+def _from_preset(name: str) -> HardwareSheet | None:
+    named = named_in(name)
+    return None if named is None else load_hardware(named)

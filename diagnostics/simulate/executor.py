@@ -10,8 +10,7 @@ from ...core.execute.base import Capacity
 from ...core.schedule.plan import StepPlan, StepResult
 from ...core.workload import Segment, WorkloadRequest, segment_tokens
 from ..cost.hardware import Jitter
-from ..cost.speculation import SpeculativeCost
-from ..cost.step import StepCost, StepTime
+from ..cost.step import StepTime, StepTimer
 
 FILLER = 300  # a token id that means nothing; used where nobody shares what was generated
 
@@ -52,7 +51,7 @@ class VirtualExecutor:
     prefix caching sees what it would see.
     """
 
-    cost: StepCost | SpeculativeCost
+    cost: StepTimer
     capacity: Capacity
     clock: VirtualClock
     answers: dict[str, WorkloadRequest] | None = None

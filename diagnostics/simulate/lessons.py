@@ -16,7 +16,7 @@ from ...core.workload import Workload, load_workload
 from ..cost.hardware import load_hardware
 from .prepare import Prepared, prepare
 from .recorder import StepLog
-from .replay import replay
+from .replay import Setup, replay
 
 MODEL, DEVICE = "meta-llama/Llama-3.1-8B-Instruct", "h100-sxm"
 
@@ -156,7 +156,7 @@ def fragmentation(requests: int = 1000) -> Lesson:
     )
 
 
-def _with_block(base: Prepared, load: Workload, block: int):
+def _with_block(base: Prepared, load: Workload, block: int) -> Setup:
     """The same memory cut into blocks of `block` tokens."""
     setup = base.setup(load)
     tokens = setup.params.num_blocks * setup.params.block_size

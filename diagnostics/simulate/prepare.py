@@ -18,7 +18,6 @@ from ...core.config import (
 )
 from ...core.config.hardware import Hardware
 from ...core.engine import scheduler_params
-from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
 from ...core.memory import (
     GIB,
@@ -27,21 +26,20 @@ from ...core.memory import (
     request_kv_bytes,
 )
 from ...core.model_sheets import shape_named
-from ...core.quantization import DESCRIBED_BY_CHECKPOINT
-from ...core.releases import vllm_release
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.shape import ModelShape
 from ...core.workload import Workload
 from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
-from ..cost.step import StepCost
+from ..cost.step import Scaled, StepCost
 from ..results import Targets
 from .clients import Frontend
 from .costing import step_cost
-from .engines import NEWEST_VLLM, EngineKind, vllm_defaults, watermark
+from .engines import EngineKind, watermark
 from .modelled import unmodelled
 from .replay import Replay, Setup, replay
 from .room import room_of
+from .settled import captured, require_release, say_assumed_scheme, sharing_copies, with_vllm_defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +121,18 @@ class Prepared:
             return kv_tokens / self.settings.max_model_len * self.budget.one_request_bytes
         return kv_tokens * self.budget.bytes_per_token
 
-    def replay(self, workload: Workload, *, stop_after_s: float | None = None) -> Replay:
-        """Plays a workload. Raises CapacityError with the arithmetic if the configuration cannot start."""
+    def replay(
+        self, workload: Workload, *, stop_after_s: float | None = None, step_factor: float = 1.0
+    ) -> Replay:
+        """Plays a workload, every step `step_factor` times as long as predicted.
+
+        Raises CapacityError with the arithmetic if the configuration cannot start.
+        """
         self.budget.require_fit()
         copies = int(self.value("data_parallel_size") or 1)
         setup = self.setup(workload, copies, stop_after_s)
+        if step_factor != 1.0:
+            setup = replace(setup, cost=Scaled(setup.cost, step_factor))
         done = replay(setup, _share(workload, copies))
         if copies == 1:
             return done
@@ -215,7 +220,7 @@ def prepare(
     )
     written = loaded  # a default may depend on a knob that is turned later
     if engine.name == "vllm":
-        loaded = _with_vllm_defaults(loaded, engine, hardware, shape)
+        loaded = with_vllm_defaults(loaded, engine, hardware, shape)
     device = Hardware(
         kind="cpu" if hardware.device_type == "cpu" else "cuda",
         name=hardware.name,
@@ -223,27 +228,27 @@ def prepare(
     )
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
-    captured = _captured(resolved.values, foreign, engine)
-    _say_assumed_scheme(resolved.config.quantization, shape, assumptions)
-    copies = _sharing_copies(resolved.values, engine, shape, assumptions)
+    batches = captured(resolved.values, foreign, engine)
+    say_assumed_scheme(resolved.config.quantization, shape, assumptions)
+    copies = sharing_copies(resolved.values, engine, shape, assumptions)
     settings = _memory_settings(resolved.config, shape, device.kind, engine)
     settings = replace(
         settings,
-        num_graph_sizes=len(captured),
+        num_graph_sizes=len(batches),
         data_parallel_size=copies,
         other_bytes=settings.other_bytes + unseen_bytes,
     )
     offload = foreign.get("cpu_offload_gb") if engine.name == "vllm" else None
     room = room_of(shape, hardware, settings, engine, offload, flashinfer, assumptions)
     budget = room.budget
-    _require_release(engine)
+    require_release(engine)
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
     cost = step_cost(
         resolved.values,
         hardware,
         shape,
-        max(captured, default=0),
+        max(batches, default=0),
         assumptions,
         copies,
         room.sorts_logits,
@@ -292,62 +297,6 @@ def _scheduler_params(
     )
     params, margin = scheduler_params(config, capacity), watermark(engine)
     return params if margin is None else replace(params, watermark=margin)
-
-
-def _require_release(engine: EngineKind) -> None:
-    """Raises ConfigError for a release of vLLM that is newer than any whose rules are known."""
-    if engine.name == "vllm" and engine.release > vllm_release(NEWEST_VLLM)[:2]:
-        raise ConfigError(f"vllm {engine.version} is not known; the newest release known is {NEWEST_VLLM}")
-
-
-def _sharing_copies(
-    values: Mapping[str, Effective], engine: EngineKind, shape: ModelShape, assumptions: list[str]
-) -> int:
-    """Data parallel copies that share one set of experts: all of vLLM's from 0.8.0 on, for a model that has experts."""
-    copies = int(values["data_parallel_size"].value or 1)
-    if copies == 1 or not shape.num_moe_layers or engine.name != "vllm" or engine.release < (0, 8):
-        return 1
-    assumptions.append(
-        f"data parallel: {copies} copies share the experts, step together and carry the same load; "
-        "tokens reach experts by all-gather and reduce-scatter; no measured row holds the time of such a step"
-    )
-    return copies
-
-
-def _say_assumed_scheme(method: str | None, shape: ModelShape, assumptions: list[str]) -> None:
-    """A method that leaves bits and types to the checkpoint, for a model whose sheet has none."""
-    if method in DESCRIBED_BY_CHECKPOINT and not shape.quantization:
-        assumptions.append(
-            f"quantization {method}: the model's sheet does not say which scheme its checkpoint has; "
-            "FP8 weights and activations are assumed"
-        )
-
-
-def _captured(
-    values: Mapping[str, Effective], foreign: Mapping[str, Any], engine: EngineKind
-) -> tuple[int, ...]:
-    """The batches that are replayed from graphs, ascending; vLLM's nested spelling is read too."""
-    given = {name: effective.value for name, effective in values.items()}
-    if given["enforce_eager"] or given["device"] == "cpu":
-        return ()
-    compiled = foreign.get("compilation_config")
-    nested = compiled if isinstance(compiled, Mapping) else {}
-    sizes = given["cudagraph_capture_sizes"] or nested.get("cudagraph_capture_sizes")
-    limit = given["max_cudagraph_capture_size"]
-    limit = nested.get("max_cudagraph_capture_size") if limit is None else limit
-    return engine.captures(given["max_num_seqs"], given["max_num_batched_tokens"], sizes, limit)
-
-
-def _with_vllm_defaults(
-    loaded: LoadedConfig, engine: EngineKind, hardware: HardwareSheet, shape: ModelShape
-) -> LoadedConfig:
-    """The configuration with vLLM's own defaults written where it is silent."""
-    entries = {**loaded.entries, **loaded.foreign}
-    written = {name: entry.value for name, entry in entries.items()}
-    given = {name: getattr(loaded.config, name) for name in loaded.entries}
-    length = given.get("max_model_len") or shape.max_position_embeddings
-    filled = vllm_defaults(engine, hardware, {**given, "max_model_len": length})
-    return load_config({**filled, **written}, purpose="inspect")
 
 
 def _share(workload: Workload, copies: int) -> Workload:

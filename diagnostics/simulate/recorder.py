@@ -50,6 +50,11 @@ class StepLog:
         return {name: float(self.parts[:, i].sum()) / total for i, name in enumerate(PARTS)}
 
 
+def why_waiting(cause: str) -> str:
+    """A cause of `StepLog.blocked` in words."""
+    return Blocked[cause.upper()].value
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """What a replay knows of a finished request beyond its record."""

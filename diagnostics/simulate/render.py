@@ -14,7 +14,7 @@ from ..results import Distribution, Result
 from .lessons import Lesson
 from .prepare import Prepared
 from .published import Compared, Errors
-from .recorder import StepLog
+from .recorder import StepLog, why_waiting
 from .replay import Replay
 from .sweep import Highest, Row
 
@@ -82,17 +82,8 @@ def _print_shares(console: Console, log: StepLog) -> None:
     console.print(f"step time: {told}", highlight=False)
     if log.blocked:
         waits = sorted(log.blocked.items(), key=lambda item: -item[1])
-        told = ", ".join(f"{seconds:.1f} s for {_WAITS[name]}" for name, seconds in waits)
+        told = ", ".join(f"{seconds:.1f} s as {why_waiting(name)}" for name, seconds in waits)
         console.print(f"somebody waited: {told}", highlight=False)
-
-
-_WAITS = {
-    "no_slot": "a sequence slot (max_num_seqs)",
-    "no_budget": "the step's token budget (max_num_batched_tokens)",
-    "no_blocks": "KV blocks",
-    "policy": "the policy",
-    "sibling": "the prompt it shares",
-}
 
 
 def print_memory(console: Console, prepared: Prepared) -> None:
@@ -125,7 +116,7 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
     labels = [row.label.removeprefix(f"{first}=") for row in rows]
     cells = [("does not run",) if row.result is None else _cells(row.result) for row in rows]
     table = _table(first, names, labels, cells)
-    if _least_width(first, names, labels, cells) <= console.width:
+    if _least_width(names, labels, cells) <= console.width:
         console.print(table)
     else:  # no terminal is too narrow for a figure a line
         for label, row in zip(labels, cells, strict=True):
@@ -145,9 +136,7 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
             console.print(f"{row.label}: {row.reason}", highlight=False)
 
 
-def _least_width(
-    first: str, names: Sequence[str], labels: Sequence[str], cells: Sequence[tuple[str, ...]]
-) -> int:
+def _least_width(names: Sequence[str], labels: Sequence[str], cells: Sequence[tuple[str, ...]]) -> int:
     """Characters that a table needs whose headers are folded between words and whose figures are whole."""
     columns = [[row[place] for row in cells if place < len(row) > 1] for place in range(len(names))]
     widths = [

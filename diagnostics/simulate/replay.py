@@ -10,12 +10,12 @@ from ...core.errors import CapacityError, RequestError, Stall
 from ...core.execute.base import Capacity
 from ...core.request import Request, SamplingParams
 from ...core.schedule.ledger import Ledger
+from ...core.schedule.plan import StepPlan
 from ...core.schedule.scheduler import Scheduler, SchedulerParams
 from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ...policies.base import Policy
 from ..cost.hardware import Jitter
-from ..cost.speculation import SpeculativeCost
-from ..cost.step import StepCost
+from ..cost.step import StepTimer
 from ..results import Distribution, KvUse, RequestRecord, Result, Targets, summarise
 from .clients import Clients, Frontend
 from .executor import FILLER, Scatter, VirtualClock, VirtualExecutor
@@ -28,7 +28,7 @@ class Setup:
 
     params: SchedulerParams
     policy: Policy
-    cost: StepCost | SpeculativeCost
+    cost: StepTimer
     vocab_size: int
     frontend: Frontend = field(default_factory=Frontend)
     targets: Targets = field(default_factory=Targets)
@@ -168,7 +168,7 @@ class _Simulation:
             deadline_s=deadline,
         )
 
-    def _step(self, plan) -> None:
+    def _step(self, plan: StepPlan) -> None:
         scheduler, recorder = self.scheduler, self.recorder
         blocked = scheduler.ledger.steps[-1].blocked
         recorder.started(plan)
