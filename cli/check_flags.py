@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,7 +15,7 @@ from .names import gpus, releases
 from .output import user_errors, writing
 
 if TYPE_CHECKING:
-    from ..diagnostics.compat.checks.findings import Result
+    from ..diagnostics.compat.checks.findings import Result, Severity
     from ..diagnostics.compat.fix.files import Fixed
     from ..diagnostics.compat.inputs.base import Configuration
 
@@ -179,12 +179,12 @@ def _judge(options: dict[str, Any]) -> Callable[[Sequence[Configuration], Sequen
     return judge
 
 
-def _status(results: Sequence[Result], fail_on: str) -> int:
+def _status(results: Sequence[Result], fail_on: Severity | Literal["never"]) -> int:
     from ..diagnostics.compat.checks.findings import at_or_above
 
     if fail_on == "never":
         return 0
-    return int(any(at_or_above(result.findings, fail_on) for result in results))  # type: ignore[arg-type]
+    return int(any(at_or_above(result.findings, fail_on) for result in results))
 
 
 def _fix(

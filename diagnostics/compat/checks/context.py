@@ -17,7 +17,7 @@ from ..releases.changes import Changes, changes
 from ..releases.dialect import Dialect, dialect
 from ..releases.table import Flag, Table
 from ..releases.versions import Version
-from ..rules.resolvers import Effective, Usage, effective_defaults
+from ..rules.resolvers import KnownValue, Usage, effective_defaults
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Context:
         settings = self.configuration.env.values()
         return {setting.name: setting.value for setting in settings if setting.value is not None}
 
-    def effective(self, names: Collection[str], version: Version | None = None) -> dict[str, Effective]:
+    def effective(self, names: Collection[str], version: Version | None = None) -> dict[str, KnownValue]:
         """What these options amount to at the target (or another release), as far as that is known."""
         at = version or self.target
         known: tuple[Any, ...] = (self.values, self.model, self.device)

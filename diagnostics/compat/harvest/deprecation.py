@@ -8,7 +8,7 @@ from typing import Any
 
 from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec
-from .interpret.source import Module, SourceTree
+from .interpret.source import Module, PackageSource
 from .interpret.values import ClassValue
 from .parser import Option
 
@@ -96,7 +96,7 @@ def _constants_of(action: ClassValue) -> str:
     )
 
 
-def _warnings(tree: SourceTree) -> dict[str, list[str]]:
+def _warnings(tree: PackageSource) -> dict[str, list[str]]:
     """Warnings in the argument and config code whose subject is an option, by option."""
     found: dict[str, list[str]] = {}
     modules = [

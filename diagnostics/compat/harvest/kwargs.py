@@ -13,7 +13,7 @@ from typing import Any
 from .interpret.base import Interpreter
 from .interpret.calls import handles, literal_options
 from .interpret.fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass
-from .interpret.source import SourceTree
+from .interpret.source import PackageSource
 from .interpret.values import ClassValue, FunctionValue, Symbol, TypeForm, Unknown
 
 LITERAL = Symbol("typing.Literal")
@@ -44,7 +44,7 @@ class Style:
 
 
 @lru_cache(maxsize=4)
-def style(tree: SourceTree) -> Style:
+def style(tree: PackageSource) -> Style:
     """The style of the release in `tree`, read from the source of its arg_utils."""
     module = tree.module("vllm.engine.arg_utils")
     names = () if module is None else ("literal_to_kwargs", "get_kwargs", "_compute_kwargs")

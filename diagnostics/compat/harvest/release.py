@@ -13,7 +13,7 @@ from .environment import environment_variables
 from .errors import HarvestError
 from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec, field_named
-from .interpret.source import SourceTree
+from .interpret.source import PackageSource
 from .interpret.values import ClassValue, FunctionValue, Unknown
 from .kwargs import FIELD, conversion
 from .nested import nested_fields
@@ -43,7 +43,7 @@ def harvest(root: Path) -> Harvest:
 
     Raises HarvestError when there is no serve command in it.
     """
-    tree = SourceTree(root)
+    tree = PackageSource(root)
     evaluator = Evaluator(tree)
     options = serve_options(evaluator)
     if not options:
@@ -74,7 +74,7 @@ def serve_options(evaluator: Evaluator) -> list[Option]:
     return next((parser.serve for parser in evaluator.parsers if parser.serve), [])
 
 
-def _unreached(tree: SourceTree, options: list[Option]) -> list[str]:
+def _unreached(tree: PackageSource, options: list[Option]) -> list[str]:
     """Calls that add an option, in the modules that hold nothing but the serve command's, and were not followed."""
     reached = {option.evidence for option in options}
     names = ("engine.arg_utils", "entrypoints.openai.cli_args", "entrypoints.common.cli_args")
@@ -175,7 +175,7 @@ class _Builder:
         return None
 
 
-def _inverse_prefixes(tree: SourceTree) -> dict[str, str]:
+def _inverse_prefixes(tree: PackageSource) -> dict[str, str]:
     """`--enable-` to `--disable-` and back, in releases whose booleans have that form too."""
     module = tree.module("vllm.utils.argparse_utils") or tree.module("vllm.utils")
     for binding in () if module is None else module.bindings.values():

@@ -6,7 +6,7 @@ import ast
 
 from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec
-from .interpret.source import Module, SourceTree
+from .interpret.source import Module, PackageSource
 
 
 class Resolvers:
@@ -53,7 +53,7 @@ def _config_attribute(class_name: str) -> str:
     )
 
 
-def _config_modules(tree: SourceTree) -> list[Module]:
+def _config_modules(tree: PackageSource) -> list[Module]:
     single = tree.module("vllm.config")
     if single is not None and not single.is_package:
         return [single]

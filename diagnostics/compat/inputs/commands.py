@@ -9,7 +9,8 @@ import msgspec
 
 from .base import Configuration, EntryPoint, EnvSetting, Source, Word
 from .kserve import adopt, is_huggingfaceserver
-from .shell import ASSIGNMENT, Char, RawWord, Shell, characters, here_documents, lex
+from .lexer import ASSIGNMENT, Char, RawWord, characters, here_documents, lex
+from .shell import Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")

@@ -11,8 +11,8 @@ import yaml
 from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
 from .commands import CommandReader, align, find_entry, holds_server, is_image, starts_itself
 from .kserve import adopt, is_huggingfaceserver
+from .lexer import characters, lex
 from .nodes import Tree
-from .shell import characters, lex
 
 COMMAND_KEYS = (
     "entrypoint", "command", "args", "extraArgs", "extraCmdArgs", "vllmArgs", "additionalArgs", "extra_args",

@@ -24,7 +24,7 @@ Usage = Literal["api_server", "llm"]
 
 
 @dataclass(frozen=True)
-class Effective:
+class KnownValue:
     """A flag's effective value. `origin` is given, default (the parser's literal) or computed.
 
     While `depends_on` names facts that nobody gave, `value` is null and means nothing. `evidence` is the ``file:line``
@@ -63,7 +63,7 @@ def effective_defaults(
     usage: Usage = "api_server",
     env: Mapping[str, str] | None = None,
     only: Collection[str] | None = None,
-) -> dict[str, Effective]:
+) -> dict[str, KnownValue]:
     """The effective value of every flag of a release (of those in `only`), by snake_case name.
 
     JSON flags are left to their keys.
@@ -76,14 +76,14 @@ def effective_defaults(
     return {name: _effective(name, scope, facts, partial(located, engine, version=version)) for name in names}
 
 
-def _effective(name: str, scope: Scope, facts: Facts, place: Callable[[str], str | None]) -> Effective:
+def _effective(name: str, scope: Scope, facts: Facts, place: Callable[[str], str | None]) -> KnownValue:
     if facts.flags.get(name) is not None:
-        return Effective(facts.flags[name], "given")
+        return KnownValue(facts.flags[name], "given")
     computed = scope.default_of(name)
     if computed is None:
-        return Effective(facts.defaults(name), "default")
+        return KnownValue(facts.defaults(name), "default")
     value = conditions.evaluate(computed.value, scope)
     evidence = place(f"default {name}") or ""
     if isinstance(value, Unknown):
-        return Effective(None, "computed", tuple(sorted(value.missing)), evidence)
-    return Effective(value, "computed", (), evidence)
+        return KnownValue(None, "computed", tuple(sorted(value.missing)), evidence)
+    return KnownValue(value, "computed", (), evidence)

@@ -6,7 +6,7 @@ import ast
 from typing import Any, Protocol
 
 from .classes import Classes
-from .source import Imported, SourceTree
+from .source import Imported, PackageSource
 from .values import ClassValue, FunctionValue, Scope
 
 
@@ -16,7 +16,7 @@ class Interpreter(Protocol):
     `parsers` collects the argument parsers that the release's code makes, `fields_of` is kept by `fields.fields`.
     """
 
-    tree: SourceTree
+    tree: PackageSource
     classes: Classes
     parsers: list[Any]
     fields_of: dict[ClassValue, list[Any]]

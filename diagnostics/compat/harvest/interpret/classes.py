@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .registries import REGISTRIES, registered_names
-from .source import SourceTree
+from .source import PackageSource
 from .values import (
     MISSING,
     ClassValue,
@@ -25,7 +25,7 @@ ENUM_BASES = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.In
 class Classes:
     """The classes of one source tree; `expression` works out what stands in their bodies and bases."""
 
-    def __init__(self, tree: SourceTree, expression: Callable[[ast.expr, Scope], Any]) -> None:
+    def __init__(self, tree: PackageSource, expression: Callable[[ast.expr, Scope], Any]) -> None:
         self._tree = tree
         self._expression = expression
         self._scopes: dict[ClassValue, Scope] = {}

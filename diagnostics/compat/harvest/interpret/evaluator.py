@@ -10,7 +10,7 @@ from .classes import Classes
 from .comprehend import comprehension
 from .execute import run_function
 from .operations import iterate, operation
-from .source import Imported, Module, SourceTree
+from .source import Imported, Module, PackageSource
 from .symbols import CONSTANTS, attribute_of_platform, attribute_of_symbol, builtin, canonical
 from .values import (
     MISSING,
@@ -34,7 +34,7 @@ MAX_DEPTH = 60
 class Evaluator:
     """Evaluates over one source tree (an `Interpreter`). Module-level names are worked out once, when first asked for."""
 
-    def __init__(self, tree: SourceTree) -> None:
+    def __init__(self, tree: PackageSource) -> None:
         self.tree = tree
         self.classes = Classes(tree, self.expression)
         self._globals: dict[tuple[str, str], Any] = {}

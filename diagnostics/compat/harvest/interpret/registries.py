@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .source import Imported, Module, SourceTree
+from .source import Imported, Module, PackageSource
 
 # The manager classes and the attribute in which each keeps its registered names.
 REGISTRIES = {("ToolParserManager", "tool_parsers"), ("ReasoningParserManager", "reasoning_parsers")}
@@ -15,7 +15,7 @@ _PACKAGES = {
 }
 
 
-def registered_names(tree: SourceTree, manager: str) -> dict[str, None]:
+def registered_names(tree: PackageSource, manager: str) -> dict[str, None]:
     """The names registered with `manager` once its package is imported, as keys in order."""
     found: dict[str, None] = {}
     for package_name in _PACKAGES[manager]:
@@ -36,7 +36,7 @@ def _lazy_names(package: Module) -> Iterator[str]:
             yield from (str(key.value) for key in binding.keys if isinstance(key, ast.Constant))
 
 
-def _imported_modules(tree: SourceTree, package: Module) -> list[Module]:
+def _imported_modules(tree: PackageSource, package: Module) -> list[Module]:
     names = {b.module for b in package.bindings.values() if isinstance(b, Imported)} - {package.name}
     modules = (tree.module(name) for name in sorted(names) if name.startswith(package.name))
     return [module for module in modules if module is not None]

@@ -40,7 +40,7 @@ class Module:
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
 
 
-class SourceTree:
+class PackageSource:
     """The package `package` under `root` (the folder that holds it)."""
 
     def __init__(self, root: Path, package: str = "vllm") -> None:

@@ -1,0 +1,282 @@
+"""Cuts shell text into simple commands of words, whose pieces are literal, a variable, or something unknowable.
+
+Every character keeps its offset in the source. Nothing is expanded here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+# A character of an expanded word, and its offset in the source.
+Char = tuple[str, int]
+OPERATORS = "\n;&|()"
+# What stands before the end of a line that goes on: in a Unix shell, in PowerShell, in a Windows prompt.
+CONTINUATIONS = "\\`^"
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\+?)=")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
+# What documentation writes where a reader is to put a value (`--port <PORT>`); a shell would redirect.
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]{0,60}>")
+BRACED = re.compile(r"(!?)([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!])(\[[^\]]*\])?(?::?([-=+?])(.*))?", re.S)
+
+
+class Piece(msgspec.Struct):
+    """A part of a word: literal characters, a variable, or something unknowable."""
+
+    kind: Literal["text", "variable", "opaque"]
+    chars: list[Char]
+    name: str = ""
+    default: list[Char] | None = None
+    quoted: bool = False
+
+
+class RawWord(msgspec.Struct):
+    """A word before expansion; `array` holds the items of `NAME=(...)`."""
+
+    pieces: list[Piece]
+    start: int
+    end: int
+    array: list[RawWord] | None = None
+
+    @property
+    def literal(self) -> str:
+        """The characters of its leading literal piece (where an assignment's name stands)."""
+        first = self.pieces[0] if self.pieces else None
+        return "".join(c for c, _ in first.chars) if first and first.kind == "text" else ""
+
+
+class _Lexer:
+    """Cuts a list of characters into simple commands."""
+
+    def __init__(self, chars: list[Char]) -> None:
+        self.chars = chars
+        self.at = 0
+        self.commands: list[list[RawWord]] = [[]]
+        self.heredocs: list[str] = []
+        self.bodies: list[list[Char]] = []
+
+    def peek(self, ahead: int = 0) -> str:
+        index = self.at + ahead
+        return self.chars[index][0] if index < len(self.chars) else ""
+
+    def offset(self, index: int) -> int:
+        if not self.chars:
+            return 0
+        return self.chars[index][1] if index < len(self.chars) else self.chars[-1][1] + 1
+
+    def run(self) -> list[list[RawWord]]:
+        while self.at < len(self.chars):
+            char = self.peek()
+            if char in CONTINUATIONS and self.peek(1) in ("\n", "\r"):
+                self.at += 3 if self.peek(1) == "\r" and self.peek(2) == "\n" else 2
+            elif char in " \t\r":
+                self.at += 1
+            elif char == "#":
+                self._skip_line()
+            elif char in OPERATORS:
+                self.at += 1
+                self.commands.append([])
+                if char == "\n":
+                    self._skip_heredocs()
+            elif char == "<" and self._placeholder(alone=True):
+                self.commands[-1].append(self._word())
+            elif char in "<>" or (char.isdigit() and self.peek(1) in ("<", ">")):
+                self._redirection()
+            else:
+                self.commands[-1].append(self._word())
+        return [command for command in self.commands if command]
+
+    def _skip_line(self) -> None:
+        while self.at < len(self.chars) and self.peek() != "\n":
+            self.at += 1
+
+    def _placeholder(self, alone: bool = False) -> int:
+        """How many characters from here on are a placeholder; `alone` asks for a word that is nothing else."""
+        ahead = "".join(c for c, _ in self.chars[self.at : self.at + 64])
+        match = PLACEHOLDER.match(ahead)
+        if match is None or (alone and ahead[match.end() :][:1] not in ("", *" \t\r\n\\;&|:/,")):
+            return 0
+        return match.end()
+
+    def _redirection(self) -> None:
+        operator = ""
+        while self.peek() and (self.peek() in "<>&" or self.peek().isdigit()):
+            operator += self.peek()
+            self.at += 1
+        if self.peek() == "(":  # process substitution: an operand nobody can know
+            return
+        while self.peek() in (" ", "\t"):
+            self.at += 1
+        if self.peek() and self.peek() not in OPERATORS:
+            target = self._word()
+            if operator.endswith("<<"):
+                self.heredocs.append(
+                    "".join(c for piece in target.pieces for c, _ in piece.chars).lstrip("-")
+                )
+
+    def _skip_heredocs(self) -> None:
+        for marker in self.heredocs:
+            first = begin = self.at
+            while self.at < len(self.chars):
+                begin = self.at
+                self._skip_line()
+                line = "".join(c for c, _ in self.chars[begin : self.at]).strip()
+                self.at += 1
+                if line == marker:
+                    break
+            self.bodies.append(self.chars[first:begin])
+        self.heredocs = []
+
+    def _word(self) -> RawWord:
+        begin = self.at
+        word = RawWord([], self.offset(begin), 0)
+        while self.at < len(self.chars):
+            char = self.peek()
+            if char == "(" and ASSIGNMENT.fullmatch(word.literal) and len(word.pieces) == 1:
+                word.array = self._array()
+                break
+            length = self._placeholder() if char == "<" else 0
+            if length:
+                word.pieces.append(Piece("opaque", self.chars[self.at : self.at + length]))
+                self.at += length
+                continue
+            if char in " \t\r<>" or char in OPERATORS:
+                break
+            self._piece(word, quoted=False)
+        word.end = self.offset(self.at - 1) + 1 if self.at > begin else word.start
+        if self.at == begin:  # an operator where a word was expected
+            self.at += 1
+        return word
+
+    def _array(self) -> list[RawWord]:
+        inner = _Lexer(self.chars)
+        inner.at = self.at + 1
+        items: list[RawWord] = []
+        while inner.at < len(inner.chars) and inner.peek() != ")":
+            char = inner.peek()
+            if char == "\\" and inner.peek(1) == "\n":
+                inner.at += 2
+            elif char in " \t\r\n":
+                inner.at += 1
+            elif char == "#":
+                inner._skip_line()
+            else:
+                items.append(inner._word())
+        self.at = inner.at + 1
+        return items
+
+    def _piece(self, word: RawWord, quoted: bool) -> None:
+        char = self.peek()
+        if char == "'" and not quoted:
+            self.at += 1
+            while self.at < len(self.chars) and self.peek() != "'":
+                self._literal(word, True)
+            self.at += 1
+            self._mark_quoted(word)
+        elif char == '"' and not quoted:
+            self.at += 1
+            while self.at < len(self.chars) and self.peek() != '"':
+                self._piece(word, quoted=True)
+            self.at += 1
+            self._mark_quoted(word)
+        elif char == "\\":
+            self._escape(word, quoted)
+        elif char == "$":
+            self._dollar(word, quoted)
+        elif char == "`":
+            self._opaque_until("`", word, quoted)
+        else:
+            self._literal(word, quoted)
+
+    @staticmethod
+    def _mark_quoted(word: RawWord) -> None:
+        if not word.pieces:  # an empty quoted word is still a word
+            word.pieces.append(Piece("text", [], quoted=True))
+
+    def _literal(self, word: RawWord, quoted: bool) -> None:
+        char = self.chars[self.at]
+        self.at += 1
+        last = word.pieces[-1] if word.pieces else None
+        if last is not None and last.kind == "text" and last.quoted == quoted:
+            last.chars.append(char)
+        else:
+            word.pieces.append(Piece("text", [char], quoted=quoted))
+
+    def _escape(self, word: RawWord, quoted: bool) -> None:
+        following = self.peek(1)
+        if following == "\n":
+            self.at += 2
+        elif not following or (quoted and following not in '"\\$`'):
+            self._literal(word, quoted)
+        else:
+            self.at += 1
+            self._literal(word, True)
+
+    def _opaque_until(self, closing: str, word: RawWord, quoted: bool) -> None:
+        begin, depth = self.at, 0
+        while self.at < len(self.chars):
+            char = self.peek()
+            self.at += 1
+            if closing == ")" and char == "(":
+                depth += 1
+            elif char == closing and self.at - 1 > begin:
+                depth -= 1
+                if depth <= 0:
+                    break
+        word.pieces.append(Piece("opaque", self.chars[begin : self.at], quoted=quoted))
+
+    def _dollar(self, word: RawWord, quoted: bool) -> None:
+        following = self.peek(1)
+        if following == "(":
+            self._opaque_until(")", word, quoted)
+        elif following == "{":
+            begin = self.at
+            while self.at < len(self.chars) and self.peek() != "}":
+                self.at += 1
+            self.at += 1
+            self._braced(word, self.chars[begin : self.at], quoted)
+        elif following in ("'", '"') and not quoted:
+            self.at += 1
+            self._piece(word, quoted)
+        else:
+            rest = "".join(c for c, _ in self.chars[self.at + 1 : self.at + 65])
+            match = VARIABLE.match(rest)
+            if match is None:
+                self._literal(word, quoted)
+                return
+            chars = self.chars[self.at : self.at + 1 + match.end()]
+            self.at += 1 + match.end()
+            word.pieces.append(Piece("variable", chars, match.group(), None, quoted))
+
+    @staticmethod
+    def _braced(word: RawWord, chars: list[Char], quoted: bool) -> None:
+        body = "".join(c for c, _ in chars[2:-1])
+        match = BRACED.fullmatch(body)
+        if match is None or match.group(1) or match.group(4) in ("+", "?"):
+            name = match.group(2) if match and match.group(4) == "?" else ""
+            word.pieces.append(Piece("variable" if name else "opaque", chars, name, None, quoted))
+            return
+        default = None
+        if match.group(4):
+            begin = 2 + match.start(5)
+            default = chars[begin : begin + len(match.group(5))]
+        word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))
+
+
+def lex(chars: list[Char]) -> list[list[RawWord]]:
+    """The simple commands of a shell text, in order; operators, comments and here-documents are gone."""
+    return _Lexer(chars).run()
+
+
+def here_documents(chars: list[Char]) -> list[list[Char]]:
+    """The texts of a script's here-documents (`cat > run.sh <<EOF`)."""
+    lexer = _Lexer(chars)
+    lexer.run()
+    return lexer.bodies
+
+
+def characters(text: str, base: int = 0) -> list[Char]:
+    """The text as characters with their offsets, the first at `base`."""
+    return [(char, base + index) for index, char in enumerate(text)]
