@@ -25,7 +25,10 @@ class Emitter:
         self._figures: Counter[str] = Counter()
 
     def owners(self, result: StepResult) -> dict[int, Request]:
-        """Of whom the prompt log-probabilities of a result speak; asked before the update takes the step."""
+        """The request of each row whose prompt log-probabilities the result carries.
+
+        Call it before the scheduler's `update`, where rows may change hands.
+        """
         return {
             row: request
             for row in result.prompt_logprobs

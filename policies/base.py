@@ -88,7 +88,6 @@ class Budget(NamedTuple):
     chunked: bool = True  # False: a prompt runs whole or waits (one longer than the budget runs alone)
     decode_first: bool = True  # False: prompts may take the budget before decodes
     pad: bool = False  # every member is padded to the longest of the step, finished ones included
-    target_ms: float | None = None  # the step time aimed at, for the ledger
 
 
 class Verdict(Enum):

@@ -19,14 +19,15 @@ FIRST_COME: Key = ()  # core appends the arrival number to every key
 
 class Guard:
     """The scheduler's only way to a policy. An answer that raises or makes no sense is replaced for that
-    step; after `patience` faulty steps in a row the policy is switched off for good.
+    step; after PATIENCE faulty steps in a row the policy is switched off for good.
     """
 
-    def __init__(self, policy: Policy, *, patience: int = 16) -> None:
+    PATIENCE = 16
+
+    def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.faults = 0
         self.enabled = True
-        self._patience = patience
         self._faulty_steps = 0
         self._fault_this_step = False
         self.dynamic = bool(self._ask("dynamic", lambda: policy.dynamic, _is_bool, False))
@@ -41,7 +42,7 @@ class Guard:
         if self._fault_this_step:
             self._fault_this_step = False
             self._faulty_steps += 1
-            if self._faulty_steps >= self._patience and self.enabled:
+            if self._faulty_steps >= self.PATIENCE and self.enabled:
                 self.enabled = False
                 _log.error("policy switched off", policy=self.name, faulty_steps=self._faulty_steps)
         else:

@@ -58,9 +58,9 @@ class Ledger:
     def record(self, step: StepRecord) -> None:
         self.steps.append(step)
 
-    def undone(self, steps: int, instead: StepRecord) -> None:
-        """The newest so many steps came to nothing; `instead` says what that led to."""
-        for _ in range(min(steps, len(self.steps))):
+    def undone(self, count: int, instead: StepRecord) -> None:
+        """The newest `count` steps were undone; `instead` says what that led to."""
+        for _ in range(min(count, len(self.steps))):
             self.steps.pop()
         self.record(instead)
 

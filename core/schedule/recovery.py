@@ -49,7 +49,7 @@ class Relief:
 
 @dataclass(slots=True)
 class Retreat:
-    """What came of it."""
+    """Who made room for a smaller step."""
 
     evicted: list[int] = field(default_factory=list)  # arrival numbers
     given_up: list[Request] = field(default_factory=list)
@@ -111,16 +111,16 @@ def start_over(scheduler: Scheduler, now_s: float, limit: int | None, why: str |
 
 def _record(scheduler: Scheduler, now_s: float, steps: int, retreat: Retreat) -> None:
     record = StepRecord(
-        scheduler.step - 1,
-        now_s,
-        np.empty(0, dtype=np.int64),
-        _NONE,
-        _NONE,
-        0,
-        (),
-        tuple(retreat.evicted),
-        Blocked.NO_MEMORY,
-        -1,
-        len(scheduler.waiting),
+        step=scheduler.step - 1,
+        start_s=now_s,
+        seqs=np.empty(0, dtype=np.int64),
+        starts=_NONE,
+        num_tokens=_NONE,
+        num_decodes=0,
+        admitted=(),
+        evicted=tuple(retreat.evicted),
+        blocked=Blocked.NO_MEMORY,
+        blocked_seq=-1,
+        waiting=len(scheduler.waiting),
     )
     scheduler.ledger.undone(steps, record)

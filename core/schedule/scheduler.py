@@ -93,7 +93,7 @@ class Scheduler:
         return self.in_flight[0].plan
 
     def owner(self, row: int) -> Request | None:
-        """Whose row it was when the oldest step in flight was planned; None for one that has ended since."""
+        """The request that held the row when the oldest step in flight was planned; None if it has ended since."""
         flight = self.in_flight[0]
         return self.views.request(int(flight.seqs[flight.plan.rows == row][0]))
 
@@ -297,17 +297,17 @@ class Scheduler:
     def _record(self, step: StepView, plan: StepPlan, seqs: np.ndarray, batch: Batch) -> None:
         self.ledger.record(
             StepRecord(
-                plan.step,
-                step.now_s,
-                seqs,
-                plan.starts,
-                plan.num_tokens,
-                plan.num_decodes,
-                tuple(batch.admitted),
-                tuple(batch.evicted),
-                batch.blocked,
-                batch.blocked_seq,
-                len(self.waiting),
+                step=plan.step,
+                start_s=step.now_s,
+                seqs=seqs,
+                starts=plan.starts,
+                num_tokens=plan.num_tokens,
+                num_decodes=plan.num_decodes,
+                admitted=tuple(batch.admitted),
+                evicted=tuple(batch.evicted),
+                blocked=batch.blocked,
+                blocked_seq=batch.blocked_seq,
+                waiting=len(self.waiting),
             )
         )
 

@@ -32,9 +32,6 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._by_age.values())
 
-    def __contains__(self, request: Request) -> bool:
-        return request.seq in self._by_age
-
     def oldest(self) -> Request | None:
         """The request that has waited longest."""
         return next(iter(self._by_age.values()), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -29,7 +29,8 @@ _told: set[str] = set()
 
 
 class JsonSize:
-    """Counts the values and members of a JSON text while it arrives; what is no JSON counts as something."""
+    """Counts the values and members of a JSON text while it arrives; text that is not JSON gets some count
+    and is refused where it is decoded."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -132,8 +133,3 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 @cache
 def _fields(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(kind.__struct_fields__)
-
-
-def json_schema(kind: Any) -> dict[str, Any]:
-    """JSON Schema of a body, for the API's documentation."""
-    return msgspec.json.schema(kind)

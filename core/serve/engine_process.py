@@ -51,6 +51,10 @@ log = structlog.get_logger()
 class Engine(Protocol):
     """What the loop needs of an engine."""
 
+    def clock(self) -> float:
+        """Now, in the seconds that requests' times are told in."""
+        ...
+
     def open(self) -> Ready: ...
     def add(self, request: Request) -> None: ...
     def abort(self, handles: list[int]) -> None: ...
@@ -77,7 +81,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
         self._engine = engine
         self._socket = socket
-        self._clock: Callable[[], float] = getattr(engine, "clock", time.monotonic)
+        self._clock = engine.clock
         self._received = 0
         self._rejected: list[Output] = []
         self._draining = False

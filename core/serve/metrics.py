@@ -83,6 +83,7 @@ class Metrics(Collector):
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.http: dict[tuple[str, str, str], int] = {}
         self.http_s: dict[tuple[str, str], Histogram] = {}
+        self.step_s = Histogram(_STEP_S)
         self._sized(32768)
         self.histograms: dict[str, tuple[str, Histogram]] = {
             "time_to_first_token_seconds": ("Time to first token in seconds.", Histogram(_TTFT_S)),
@@ -116,7 +117,6 @@ class Metrics(Collector):
                 Histogram(bounds),
             ),
         }
-        self.step_s = Histogram(_STEP_S)
 
     # what the server tells
 

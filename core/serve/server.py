@@ -124,9 +124,7 @@ class Server:
         """Engine and tokenizer at once; None if told to stop meanwhile."""
         log.info(f"Camshaft server version {__version__}, serving model {self._names[0]}")
         log.info("configuration", **self._parts.given)
-        starting = asyncio.gather(
-            self._client.start(), asyncio.to_thread(self._parts.load_tokenizer), return_exceptions=False
-        )
+        starting = asyncio.gather(self._client.start(), asyncio.to_thread(self._parts.load_tokenizer))
         stopped = asyncio.ensure_future(self._stopping.wait())
         await _first_of(starting, stopped)
         stopped.cancel()

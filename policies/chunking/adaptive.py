@@ -40,9 +40,7 @@ class Adaptive(Chunking):
         if not step.num_decoding:
             return Budget(tokens=step.max_num_batched_tokens)
         prompts = min(self._prompt_tokens(step), step.max_num_batched_tokens)
-        return Budget(
-            tokens=step.max_num_batched_tokens, prefill_tokens=prompts, target_ms=self.itl_target_ms
-        )
+        return Budget(tokens=step.max_num_batched_tokens, prefill_tokens=prompts)
 
     def predict_ms(self, prefill_tokens: int, decode_tokens: int, context_tokens: int) -> float:
         """Fitted time of a step."""

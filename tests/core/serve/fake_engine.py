@@ -56,6 +56,9 @@ class FakeEngine:
     ledger: dict[str, list[int]] = field(default_factory=dict)
     blocked: bool = False
 
+    def clock(self) -> float:
+        return time.monotonic()
+
     def open(self) -> Ready:
         time.sleep(self.open_s)
         if self.fail_open == "capacity":

@@ -36,6 +36,9 @@ def test_only_a_step_that_found_nothing_to_run_is_waited_after(
         steps = 0
         blocked = False
 
+        def clock(self) -> float:
+            return 0.0
+
         @property
         def has_work(self) -> bool:
             return self.steps < 3
