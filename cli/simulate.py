@@ -170,10 +170,10 @@ def _kept(result: Any) -> dict[str, Any]:
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from ..core.config import find_shape
     from ..core.model_sheets import shape_named
+    from ..diagnostics.inputs import read_config
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for, named_by_its_file
-    from ..diagnostics.simulate.inputs import read_config
 
     loaded, found, notes = read_config(config, options["overrides"])
     for note in notes:

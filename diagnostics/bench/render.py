@@ -151,8 +151,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             run.policy,
             f"{run.result.completed}",
             f"{run.result.throughput_output_tokens_per_s:,.1f}",
-            *(_ms(ttft, name) for name in ("mean", "p99")),
-            *(_ms(itl, name) for name in ("mean", "p50", "p99")),
+            *(milliseconds(ttft, name) for name in ("mean", "p99")),
+            *(milliseconds(itl, name) for name in ("mean", "p50", "p99")),
         )
     console.print(table)
     console.print("latencies in ms", style="dim")
@@ -162,8 +162,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print(sentence, highlight=False)
 
 
-def _ms(spread: Distribution | None, name: str) -> str:
-    return "-" if spread is None else f"{getattr(spread, name):,.0f}"
+def milliseconds(spread: Distribution | None, name: str, digits: int = 0) -> str:
+    """One statistic of a distribution (`mean`, `p99`, ...) for a table; a dash where nothing was measured."""
+    return "-" if spread is None else f"{getattr(spread, name):,.{digits}f}"
 
 
 def print_overhead(console: Console, measured: Sequence[Overhead]) -> None:

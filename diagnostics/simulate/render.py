@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...core.memory import GIB
 from ...core.workload import Workload
-from ..bench.render import print_result
+from ..bench.render import milliseconds, print_result
 from ..results import Distribution, Result
 from .lessons import Lesson
 from .prepare import Prepared
@@ -166,18 +166,14 @@ def _cells(result: Result) -> tuple[str, ...]:
     return (
         *kept,
         f"{result.throughput_output_tokens_per_s:,.0f}{saturated}",
-        _ms(result.ttft_ms, "mean"),
-        _ms(result.ttft_ms, "p99"),
-        _ms(result.tpot_ms, "mean", 1),
-        _ms(result.itl_ms, "p99", 1),
-        _ms(result.itl_ms, "max", 1),
+        milliseconds(result.ttft_ms, "mean"),
+        milliseconds(result.ttft_ms, "p99"),
+        milliseconds(result.tpot_ms, "mean", 1),
+        milliseconds(result.itl_ms, "p99", 1),
+        milliseconds(result.itl_ms, "max", 1),
         f"{result.preemptions or 0:,}",
         "-" if result.kv is None else f"{result.kv.waste:.1%}",
     )
-
-
-def _ms(spread: Distribution | None, name: str, digits: int = 0) -> str:
-    return "-" if spread is None else f"{getattr(spread, name):,.{digits}f}"
 
 
 def print_highest(console: Console, found: Highest) -> None:

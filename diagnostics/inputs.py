@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...core.config import LoadedConfig, find_source, load_config
-from ...core.errors import CamshaftError, ConfigError
-from ...core.model_sheets import shape_named
-from ..compat.inputs.read import read_path
-from ..compat.run import guess_engine
-from ..evidence import Evidence
-from .engines import EngineName
+from ..core.config import LoadedConfig, find_source, load_config
+from ..core.errors import CamshaftError, ConfigError
+from ..core.model_sheets import shape_named
+from .compat.inputs.read import read_path
+from .compat.run import guess_engine
+from .diagnose import read_subject
+from .evidence import Evidence
+from .simulate.engines import EngineName
 
 
 def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
@@ -47,8 +48,6 @@ def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineN
 
 def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
     """A command line or a manifest."""
-    from ..diagnose import read_subject  # it imports this package
-
     subject = read_subject(source, Evidence())
     if not subject.given.get("model"):
         raise ConfigError(f"{source}: names no model; --set model=NAME does")
