@@ -12,7 +12,7 @@ from .prove import REMEDY, WORTH
 from .situation import Situation
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
-CURE = 1.4  # times the work done: what leaves an overload an overload is a remedy only beyond it
+CURE = 1.4  # while overloaded, a turn counts as a remedy only if it raises throughput by this factor
 LOSSY_WORTH = 0.04  # answers may change: something else that helps goes first
 
 
@@ -79,8 +79,10 @@ def judged(situation: Situation, proofs: Sequence[Proof], seen: Result) -> list[
 
 
 def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
-    """Whether a turn is a remedy: a small gain does not cure an overload, nor a server that is well, and what is
-    won in one figure and lost in another is no remedy where nobody suffers from the first.
+    """Whether a turn is a remedy.
+
+    A small gain does not cure an overload. A server that keeps its targets needs none. What is won in one figure and
+    lost in another is no remedy unless somebody asked for the first.
     """
     if proof.gain < -WORTH:
         return "loses"
@@ -141,9 +143,6 @@ def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: C
         bottleneck: Bottleneck = "weight_bandwidth" if name == "tpot_floor_ms" else "compute"
         return Verdict(
             bottleneck=bottleneck,
-            knob=None,
-            before=None,
-            after=None,
             why=f"the target of {target:g} ms is below what the device can do: {floor.why} takes {floor.value:.1f} ms with "
             "nothing else running. More or faster devices, a smaller model or smaller weights are needed",
             confidence=confidence,
@@ -175,9 +174,6 @@ def _offered_load(
     )
     return Verdict(
         bottleneck="offered_load",
-        knob=None,
-        before=None,
-        after=None,
         why=f"the load is above capacity: {shown}; {tried}. Less load or {copies}",
         confidence=confidence,
     )
@@ -206,9 +202,6 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
         told = f"{kept}, and {told}"
     return Verdict(
         bottleneck="none",
-        knob=None,
-        before=None,
-        after=None,
         why=f"{told}; {_BINDING[binding(seen)] if confidence != 'thin' else _UNKNOWN}",
         confidence=confidence,
     )

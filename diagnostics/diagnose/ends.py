@@ -32,13 +32,17 @@ def play_ends(rig: Rig, turned: Mapping[str, Any] | None) -> Ends | None:
     percent = min(90.0, rig.band_percent)
     if percent <= 0:
         return None
-    factors = (1 - percent / 100, 1 + percent / 100)
     try:
-        before = tuple(rig.play_at({}, factor).result for factor in factors)
-        after = tuple(rig.play_at(turned, factor).result for factor in factors) if turned else None
+        before = _at_both(rig, {}, percent)
+        after = _at_both(rig, turned, percent) if turned else None
     except CamshaftError:
         return None
-    return Ends(percent, before, after)  # type: ignore[arg-type]  # two factors, two results
+    return Ends(percent, before, after)
+
+
+def _at_both(rig: Rig, turned: Mapping[str, Any], percent: float) -> tuple[Result, Result]:
+    share = percent / 100
+    return rig.play_at(turned, 1 - share).result, rig.play_at(turned, 1 + share).result
 
 
 def at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective) -> Verdict:

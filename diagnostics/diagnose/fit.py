@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -366,6 +367,4 @@ def _bounded(factor: float) -> float:
 
 
 def _log(value: float) -> float:
-    import math
-
     return math.log(max(value, 1e-9))

@@ -11,6 +11,7 @@ from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
 from ..results import GOOD_SHARE
 from ..simulate import PARTS, Prepared, Replay
+from ..simulate.recorder import why_waiting
 from .ceiling import output_ceiling, work_of
 from .model import Limit
 
@@ -96,17 +97,8 @@ def seen_limits(seen: Replay) -> list[Limit]:
             f"waiting_{cause}",
             seconds / took,
             "share",
-            f"of the time somebody waits: {_CAUSE.get(cause, cause)}",
+            f"of the time somebody waits: {why_waiting(cause)}",
         )
         for cause, seconds in sorted(seen.log.blocked.items(), key=lambda item: -item[1])
     ]
     return found
-
-
-_CAUSE = {
-    "no_slot": "all max_num_seqs slots are taken",
-    "no_budget": "the step's token budget is spent",
-    "no_blocks": "the KV cache has too few free blocks",
-    "policy": "the policy defers them",
-    "sibling": "the prompt they share is still being computed",
-}

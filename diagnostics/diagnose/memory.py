@@ -23,7 +23,7 @@ def refused_at_start(situation: Situation) -> Verdict | None:
     if event is not None and "needed_gib" in event.numbers:
         return _missing(situation, event)
     if event is not None:
-        return _too_long(situation, event)
+        return _too_long(event)
     if (event := evidence.event("free_memory_low")) is not None and "total_gib" in event.numbers:
         return _taken(situation, event)
     if evidence.event("no_kv_memory") is not None or evidence.event("out_of_memory") is not None:
@@ -36,9 +36,7 @@ def _refused_options(situation: Situation) -> Verdict | None:
     reasons = refused_options(situation.subject)
     if not reasons:
         return None
-    return Verdict(
-        bottleneck="refused", knob=None, before=None, after=None, why=" ".join(reasons), confidence="measured"
-    )
+    return Verdict(bottleneck="refused", why=" ".join(reasons), confidence="measured")
 
 
 def _missing(situation: Situation, event: Event) -> Verdict:
@@ -90,7 +88,7 @@ def _verdict(
     )
 
 
-def _too_long(situation: Situation, event: Event) -> Verdict:
+def _too_long(event: Event) -> Verdict:
     """V0's message gives tokens: the length that fits is the cache's."""
     length, holds = int(event.numbers["max_model_len"]), int(event.numbers["kv_tokens"])
     return Verdict(
@@ -168,9 +166,6 @@ def refused_by_budget(
     if not fits:
         return Verdict(
             bottleneck="kv_does_not_fit",
-            knob=None,
-            before=None,
-            after=None,
             why=f"{why}; {others}",
             confidence="simulated",
         )

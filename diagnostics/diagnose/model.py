@@ -109,11 +109,11 @@ class Verdict:
     """The one thing to do, or why there is nothing."""
 
     bottleneck: Bottleneck
-    knob: str | None
-    before: Any
-    after: Any
     why: str
     confidence: Confidence
+    knob: str | None = None  # None: no knob is to be turned
+    before: Any = None
+    after: Any = None
     predicted: Mapping[str, Change] = field(default_factory=dict)
     advice: str = ""
     telling: str | None = None  # the predicted figure that counts most

@@ -33,7 +33,7 @@ class Objective:
     gaps: float = 0.05  # between tokens
     whole: float = 0.3  # a request from end to end, mean
     per_token: float = 0.0  # mean time per output token: of use only where evictions stretch it
-    # The longest gap, not the 99th percentile: more and shorter stalls may raise that one.
+    # The longest gap: chunking makes stalls shorter and more frequent, which can raise the 99th percentile.
     widest_gap: bool = False
 
     @classmethod

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.workload import Workload
 from ...policies.registry import load_policy
-from ..cost.speculation import SpeculativeCost
-from ..cost.step import StepCost, StepTime
+from ..cost.step import Scaled
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
 from .fitted_cost import FittedCost
@@ -31,19 +30,6 @@ class Rig(Protocol):
     def play(self, changes: Mapping[str, Any]) -> Replay: ...
 
     def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A cost model all of whose steps take `factor` times as long."""
-
-    cost: StepCost | SpeculativeCost | FittedCost
-    factor: float
-
-    def step(self, *arguments: Any) -> StepTime:
-        """As `StepCost.step`."""
-        told = self.cost.step(*arguments)
-        return StepTime(**{part.name: getattr(told, part.name) * self.factor for part in fields(told)})
 
 
 @dataclass(slots=True)
@@ -73,8 +59,7 @@ class SimulatedRig:
     def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
         """The same where every step takes `factor` times as long. Raises as `play`."""
         turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
-        scaled = replace(turned, cost=Scaled(turned.cost, factor))  # type: ignore[arg-type]  # has `step`
-        return scaled.replay(self.workload, stop_after_s=self.stop_after_s)
+        return turned.replay(self.workload, stop_after_s=self.stop_after_s, step_factor=factor)
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""
@@ -118,48 +103,87 @@ class FittedRig:
     def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
         """The same where every step takes `factor` times as long. Raises as `play`."""
         setup = self._setup(changes)
-        scaled = Scaled(setup.cost, factor)
-        return replay(replace(setup, cost=scaled), self.workload)  # type: ignore[arg-type]  # it has `step`
+        return replay(replace(setup, cost=Scaled(setup.cost, factor)), self.workload)
 
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
-        params, cost, frontend, policy = self.params, self.cost, self.frontend, self.policy
+        turned = self
         for knob, value in changes.items():
-            if knob in _LIMITS:
-                params = replace(params, **{knob: value})
-                if knob == "enable_chunked_prefill" and value:
-                    policy = "continuous-chunked"
-                    params = replace(params, max_num_batched_tokens=self.chunk_tokens)
-            elif knob == "scheduler_reserve_full_isl":
-                params = replace(params, reserve_full_prompt=bool(value))
-            elif knob == "gpu_memory_utilization":
-                more = (value - self.utilization) / (self.utilization * self.kv_share)
-                params = replace(params, num_blocks=max(1, int(params.num_blocks * (1 + more))))
-            elif knob == "kv_cache_dtype":
-                params = replace(params, num_blocks=2 * params.num_blocks)
-            elif knob == "enforce_eager" and not value and self.eager_cost is not None:
-                cost = self.eager_cost
-            elif knob == "max_cudagraph_capture_size":
-                cost = replace(cost, graph_limit=int(value))
-            elif knob == "num_speculative_tokens":
-                cost = replace(cost, drafted=int(value or 0))
-            elif knob == "api_server_count":
-                frontend = replace(frontend, processes=float(value))
-        if params.enable_chunked_prefill is False:
-            policy = "continuous"
+            if knob in _TURNS:
+                turned = _TURNS[knob](turned, value)
+        policy = "continuous" if turned.params.enable_chunked_prefill is False else turned.policy
         return Setup(
-            params=params,
+            params=turned.params,
             policy=load_policy(policy).build(),
-            cost=cost,  # type: ignore[arg-type]  # it has the `step` that a replay calls
+            cost=turned.cost,
             vocab_size=32_000,
-            frontend=frontend,
+            frontend=turned.frontend,
             targets=self.targets,
         )
 
 
-_LIMITS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "long_prefill_token_threshold",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-)
+Turn = Callable[[FittedRig, Any], FittedRig]
+
+
+def _param(name: str) -> Turn:
+    """A knob that is the scheduler's parameter of that name."""
+    return lambda rig, value: replace(rig, params=replace(rig.params, **{name: value}))
+
+
+def _chunks(rig: FittedRig, value: Any) -> FittedRig:
+    turned = _param("enable_chunked_prefill")(rig, value)
+    if not value:
+        return turned
+    params = replace(turned.params, max_num_batched_tokens=rig.chunk_tokens)
+    return replace(turned, params=params, policy="continuous-chunked")
+
+
+def _reserves(rig: FittedRig, value: Any) -> FittedRig:
+    return replace(rig, params=replace(rig.params, reserve_full_prompt=bool(value)))
+
+
+def _memory(rig: FittedRig, value: float) -> FittedRig:
+    more = (value - rig.utilization) / (rig.utilization * rig.kv_share)
+    return replace(
+        rig, params=replace(rig.params, num_blocks=max(1, int(rig.params.num_blocks * (1 + more))))
+    )
+
+
+def _narrow_cache(rig: FittedRig, _: Any) -> FittedRig:
+    return replace(rig, params=replace(rig.params, num_blocks=2 * rig.params.num_blocks))
+
+
+def _eager(rig: FittedRig, value: Any) -> FittedRig:
+    return rig if value or rig.eager_cost is None else replace(rig, cost=rig.eager_cost)
+
+
+def _graphs(rig: FittedRig, value: Any) -> FittedRig:
+    return replace(rig, cost=replace(rig.cost, graph_limit=int(value)))
+
+
+def _drafts(rig: FittedRig, value: Any) -> FittedRig:
+    return replace(rig, cost=replace(rig.cost, drafted=int(value or 0)))
+
+
+def _servers(rig: FittedRig, value: Any) -> FittedRig:
+    return replace(rig, frontend=replace(rig.frontend, processes=float(value)))
+
+
+_TURNS: dict[str, Turn] = {
+    **{
+        name: _param(name)
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "long_prefill_token_threshold",
+            "enable_prefix_caching",
+        )
+    },
+    "enable_chunked_prefill": _chunks,
+    "scheduler_reserve_full_isl": _reserves,
+    "gpu_memory_utilization": _memory,
+    "kv_cache_dtype": _narrow_cache,
+    "enforce_eager": _eager,
+    "max_cudagraph_capture_size": _graphs,
+    "num_speculative_tokens": _drafts,
+    "api_server_count": _servers,
+}

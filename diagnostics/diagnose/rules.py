@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from ..cost.speculation import tokens_per_step
 from .fit import card_read_ms, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
-from .model import Proposal
+from .model import Bottleneck, Proposal
 from .situation import Situation, preemption_marks
 
 Rule = Callable[[Situation], Iterator[Proposal]]
@@ -63,13 +63,13 @@ def kv_capacity(s: Situation) -> Iterator[Proposal]:
     yield from _more_cache(s, "kv_capacity", why)
 
 
-def _more_cache(s: Situation, bottleneck: str, why: str) -> Iterator[Proposal]:
+def _more_cache(s: Situation, bottleneck: Bottleneck, why: str) -> Iterator[Proposal]:
     now = float(s.value("gpu_memory_utilization") or 0.9)
     advice = f"{MORE_MEMORY}; shorter contexts need less. More --max-num-seqs would only make requests preempt each other"
     most = 0.93 if s.subject.sglang else 0.95  # there activations and graphs live outside the fraction
     if now < most - 0.001:
         yield Proposal(
-            bottleneck=bottleneck,  # type: ignore[arg-type]
+            bottleneck=bottleneck,
             knob="gpu_memory_utilization",
             before=now,
             after=most,
@@ -79,7 +79,7 @@ def _more_cache(s: Situation, bottleneck: str, why: str) -> Iterator[Proposal]:
         )
     if "fp8" not in str(s.value("kv_cache_dtype")):
         yield Proposal(
-            bottleneck=bottleneck,  # type: ignore[arg-type]
+            bottleneck=bottleneck,
             knob="kv_cache_dtype",
             before=s.value("kv_cache_dtype") or "auto",
             after="fp8",

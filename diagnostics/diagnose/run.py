@@ -279,9 +279,6 @@ def _told(evidence: Evidence) -> tuple[str, ...]:
 def _undecided(found: Sequence[str]) -> Verdict:
     return Verdict(
         bottleneck="none",
-        knob=None,
-        before=None,
-        after=None,
         why=f"the evidence contradicts itself: {'; '.join(found)}. Nothing is concluded from it",
         confidence="thin",
     )
@@ -310,9 +307,6 @@ def _too_thin(subject: Subject) -> Verdict:
         missing[-1] = f"a folder with the config.json of {named}, which has no sheet here, with --model"
     return Verdict(
         bottleneck="none",
-        knob=None,
-        before=None,
-        after=None,
         why=f"too little is known for a verdict: name {' and '.join(missing)}, or give a log, a metrics page or figures "
         "(--log, --metrics, --observed)",
         confidence="thin",

@@ -24,7 +24,7 @@ from ..cost.devices import Device, find_device
 from ..cost.hardware import HardwareSheet, load_hardware
 from ..evidence import Evidence
 from ..simulate import EngineKind
-from ..simulate.devices import taken_from_name
+from ..simulate.devices import named_in, taken_from_name
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
 
 
@@ -74,7 +74,7 @@ def read_subject(
         engine, configuration = "vllm", None
     kind = _engine(engine, version or _text(values.pop("version", None)) or evidence.version, own, evidence)
     values = _known(values, notes)
-    named = gpu or evidence.gpu or (_gpu_of(source) if own else None)
+    named = gpu or evidence.gpu or (named_in(Path(source or "").stem) if own else None)
     hardware = _hardware(named, gpu is not None, notes)
     if hardware is not None and not (gpu or evidence.gpu) and source and Path(source).is_file():
         notes.append(taken_from_name(Path(source).name, hardware))
@@ -195,19 +195,6 @@ def _engine(named: str | None, version: str | None, own: bool, evidence: Evidenc
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def _gpu_of(source: str | None) -> str | None:
-    """The device that a preset's name begins with."""
-    words = Path(source or "").stem.split("-")
-    for length in range(len(words), 0, -1):
-        name = "-".join(words[:length])
-        try:
-            load_hardware(name)
-        except CamshaftError:
-            continue
-        return name
-    return None
 
 
 def _hardware(name: str | None, required: bool, notes: list[str]) -> HardwareSheet | None:
