@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..policies.registry import PolicyFile
 from .config import ServeConfig, required
 from .emit import Emitter
-from .errors import OutOfMemory, RequestError
+from .errors import ConfigError, OutOfMemory, RequestError
 from .execute.base import Capacity, Executor, Relievable
 from .messages import Output, Outputs, Ready, Stats
 from .recording import Recorder
@@ -18,6 +18,8 @@ from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult
 from .schedule.recovery import Relief, start_over, take_back
 from .schedule.scheduler import Scheduler
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -205,7 +207,10 @@ class Engine:
 
 
 def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams:
-    """The limits of a scheduler, from a resolved configuration and what the executor can hold."""
+    """The limits of a scheduler, from a configuration and what the executor can hold.
+
+    Raises ConfigError where the configuration is not resolved.
+    """
     return SchedulerParams(
         num_blocks=capacity.num_blocks,
         block_size=capacity.block_size,
@@ -213,9 +218,17 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         max_num_seqs=capacity.max_num_seqs,
         max_num_batched_tokens=required(config, "max_num_batched_tokens"),
         eos_token_ids=capacity.eos_token_ids,
-        enable_prefix_caching=bool(config.enable_prefix_caching),
+        enable_prefix_caching=_value(config.enable_prefix_caching, "enable_prefix_caching"),
         enable_chunked_prefill=config.enable_chunked_prefill,
-        long_prefill_token_threshold=config.long_prefill_token_threshold or 0,
-        max_wait_s=config.max_wait_s or 60.0,
-        reserve_full_prompt=config.scheduler_reserve_full_isl is not False,
+        long_prefill_token_threshold=_value(
+            config.long_prefill_token_threshold, "long_prefill_token_threshold"
+        ),
+        max_wait_s=_value(config.max_wait_s, "max_wait_s"),
+        reserve_full_prompt=_value(config.scheduler_reserve_full_isl, "scheduler_reserve_full_isl"),
     )
+
+
+def _value(value: T | None, knob: str) -> T:
+    if value is None:
+        raise ConfigError(f"{knob} is open: an engine takes a resolved configuration")
+    return value

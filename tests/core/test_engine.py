@@ -79,6 +79,8 @@ def make_engine(
         max_num_batched_tokens=32,
         enable_prefix_caching=True,
         long_prefill_token_threshold=0,
+        max_wait_s=120.0,
+        scheduler_reserve_full_isl=True,
         record=str(record) if record else None,
     )
     engine = Engine(config, FakeDevice(**capacity), load_policy(policy), clock=Clock())

@@ -47,6 +47,8 @@ def serve(
         max_num_batched_tokens=90,
         enable_prefix_caching=True,
         long_prefill_token_threshold=0,
+        max_wait_s=120.0,
+        scheduler_reserve_full_isl=True,
         async_scheduling=overlap,
         record=str(record) if record else None,
     )

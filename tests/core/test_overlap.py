@@ -22,6 +22,8 @@ def serve(overlap: bool, policy: Any, seed: int) -> tuple[dict[int, list[int]], 
         max_num_batched_tokens=90,
         enable_prefix_caching=True,
         long_prefill_token_threshold=0,
+        max_wait_s=120.0,
+        scheduler_reserve_full_isl=True,
         async_scheduling=overlap,
     )
     device = AsyncDevice()

@@ -329,6 +329,8 @@ def test_prompt_logprobs_come_once_each_in_both_loops(
             max_num_batched_tokens=24,
             enable_prefix_caching=True,
             async_scheduling=overlap,
+            long_prefill_token_threshold=0,
+            max_wait_s=120.0,
             scheduler_reserve_full_isl=False,
         )
         executor = TorchExecutor.of(Loaded(model, limits), FakeAccelerator())

@@ -251,7 +251,13 @@ def serve(model: Model, most: int, overlap: bool) -> tuple[dict[int, Any], dict[
         capture_sizes=(1, 2, 4),
     )  # fmt: skip
     config = ServeConfig(
-        model="m", max_num_batched_tokens=64, enable_prefix_caching=True, async_scheduling=overlap
+        model="m",
+        max_num_batched_tokens=64,
+        enable_prefix_caching=True,
+        long_prefill_token_threshold=0,
+        max_wait_s=120.0,
+        scheduler_reserve_full_isl=True,
+        async_scheduling=overlap,
     )
     executor = TorchExecutor.of(Loaded(hungry, limits), accelerator)
     engine = Engine(config, executor, load_policy("continuous-chunked"))
