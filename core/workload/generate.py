@@ -46,13 +46,19 @@ def _arrival_times(shape: WorkloadShape) -> np.ndarray | None:
     """float64 [requests] seconds, ascending from the first arrival; None for a closed loop."""
     arrival, rng = shape.arrival, _stream(shape, _ARRIVALS)
     if isinstance(arrival, Poisson):
-        gaps = rng.gamma(
-            arrival.burstiness, 1 / (arrival.rate * arrival.burstiness), size=arrival.requests - 1
-        )
-        return np.concatenate([[0.0], np.cumsum(gaps)])
+        return _at_rate(rng.gamma(arrival.burstiness, size=arrival.requests - 1), arrival.rate)
     if isinstance(arrival, Bursts):
         return _burst_times(arrival, rng)
     return None
+
+
+def _at_rate(gaps: np.ndarray, rate: float) -> np.ndarray:
+    """Arrivals [gaps + 1] from 0 on, the gaps scaled so that their mean is `rate`'s own: a few hundred drawn ones miss it
+    by 5 to 10 %, and so would everything that is told of the rate.
+    """
+    if not len(gaps):
+        return np.zeros(1)
+    return np.concatenate([[0.0], np.cumsum(gaps / (gaps.mean() * rate))])
 
 
 def _burst_times(arrival: Bursts, rng: np.random.Generator) -> np.ndarray:
@@ -141,8 +147,8 @@ def _sessions(shape: WorkloadShape, arrival: Sessions) -> Iterator[WorkloadReque
     columns = _columns(shape, int(turns.sum()))
     starts: list[float | None] = [None] * arrival.sessions
     if arrival.rate is not None:
-        gaps = _stream(shape, _ARRIVALS).exponential(1 / arrival.rate, size=arrival.sessions - 1)
-        starts = np.concatenate([[0.0], np.cumsum(gaps)]).tolist()
+        gaps = _stream(shape, _ARRIVALS).exponential(size=arrival.sessions - 1)
+        starts = _at_rate(gaps, arrival.rate).tolist()
     first, emitted = np.cumsum(turns) - turns, 0
     for session, start in enumerate(starts):
         block = slice(int(first[session]), int(first[session] + turns[session]))

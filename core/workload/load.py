@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from ..places import Document, Place, nearest, read_yaml
@@ -89,7 +89,7 @@ class Workload:
             return replace(self, shape=_with(self.shape, arrival, speed=rate / own, concurrency=None))
         if isinstance(arrival, Sessions):
             return replace(self, shape=_with(self.shape, arrival, rate=rate, concurrency=None))
-        poisson = Poisson(kind="poisson", rate=rate, requests=arrival.requests)
+        poisson = _made(Poisson, kind="poisson", rate=rate, requests=arrival.requests)
         return replace(self, shape=self.shape.model_copy(update={"arrival": poisson}))
 
     def at_concurrency(self, concurrency: int) -> Workload:
@@ -99,7 +99,7 @@ class Workload:
             return replace(self, shape=_with(self.shape, arrival, concurrency=concurrency))
         if isinstance(arrival, Sessions):
             return replace(self, shape=_with(self.shape, arrival, rate=None, concurrency=concurrency))
-        closed = Closed(kind="closed", concurrency=concurrency, requests=arrival.requests)
+        closed = _made(Closed, kind="closed", concurrency=concurrency, requests=arrival.requests)
         return replace(self, shape=self.shape.model_copy(update={"arrival": closed}))
 
     def first(self, requests: int) -> Workload:
@@ -109,11 +109,16 @@ class Workload:
 
 
 def _with(shape: WorkloadShape, arrival: Any, **changes: Any) -> WorkloadShape:
-    try:
-        changed = type(arrival).model_validate({**arrival.model_dump(), **changes})
-    except ValidationError as error:
-        raise ConfigError(f"workload: {_say(error.errors()[0], None)}") from error
+    changed = _made(type(arrival), **{**arrival.model_dump(), **changes})
     return shape.model_copy(update={"arrival": changed})
+
+
+def _made(form: type[BaseModel], /, **fields: Any) -> BaseModel:
+    """Raises ConfigError."""
+    try:
+        return form.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(_say(error.errors()[0], None)) from error
 
 
 def workload_names() -> list[str]:

@@ -305,3 +305,17 @@ def test_workloads_need_no_torch() -> None:
     code = "import sys, camshaft.core.workload; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("rate", [0.5, 20.0])
+def test_arrivals_keep_the_rate_that_was_asked_for(rate: float) -> None:
+    times = [request.arrival_s or 0.0 for request in load_workload("chat").at_rate(rate).requests()]
+    assert times[0] == 0.0
+    assert (len(times) - 1) / times[-1] == pytest.approx(rate)
+
+
+def test_a_rate_or_a_number_of_clients_that_nobody_can_play_is_refused() -> None:
+    workload = load_workload("chat")
+    for turn in (lambda: workload.at_rate(1e12), lambda: workload.at_concurrency(99_999_999_999)):
+        with pytest.raises(ConfigError, match="less than or equal"):
+            turn()
