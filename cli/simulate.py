@@ -178,10 +178,11 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     loaded, found, notes = read_config(config, options["overrides"])
     for note in notes:
         click.echo(f"{config}: {note}", err=True)
-    name = options["engine_name"] or found
-    if options["engine_name"] is None and found != "camshaft":
+    name = options["engine_name"] or found.name
+    version = options["engine_version"] or (found.version if name == found.name else None)
+    if options["engine_name"] is None and name != "camshaft":
         click.echo(
-            f"{config}: read as {found}'s, and predicted so; --engine camshaft predicts this engine", err=True
+            f"{config}: read as {name}'s, and predicted so; --engine camshaft predicts this engine", err=True
         )
     if origin := named_by_its_file(loaded, options["gpu"]):
         click.echo(f"{config}: {origin}", err=True)
@@ -190,7 +191,7 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
         loaded,
         device_for(loaded, options["gpu"]),
         shape,
-        engine=EngineKind(name, options["engine_version"]),
+        engine=EngineKind(name, version),
         targets=parse_targets(options["slo"]),
     )
 

@@ -12,11 +12,11 @@ from .compat.inputs.read import read_path
 from .compat.run import guess_engine
 from .diagnose import read_subject
 from .evidence import Evidence
-from .simulate.engines import EngineName
+from .simulate.engines import EngineKind, EngineName
 
 
-def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
-    """The configuration, whose it is, and what was left out of it.
+def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
+    """The configuration, whose it is (and of which release, where that is written), and what was left out of it.
 
     Raises ConfigError with the place of a wrong key, and for what is neither a file, a preset, a command nor a model.
     """
@@ -29,24 +29,24 @@ def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, En
     try:
         find_source(source)
     except ConfigError as error:
-        return _model(source, told, error), "camshaft", ()
-    return load_config(source, told, purpose="inspect"), "camshaft", ()
+        return _model(source, told, error), EngineKind(), ()
+    return load_config(source, told, purpose="inspect"), EngineKind(), ()
 
 
-def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
+def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
     try:
         configuration = read_path(path, None)[0]
     except CamshaftError:
         configuration = None
     if configuration is None:
-        return load_config(str(path), overrides, purpose="inspect"), "camshaft", ()
+        return load_config(str(path), overrides, purpose="inspect"), EngineKind(), ()
     if configuration.words or configuration.typed:
         return _foreign(str(path), overrides)
     engine: EngineName = "camshaft" if guess_engine(configuration) == "camshaft" else "vllm"
-    return load_config(str(path), overrides, purpose="inspect"), engine, ()
+    return load_config(str(path), overrides, purpose="inspect"), EngineKind(engine), ()
 
 
-def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineName, tuple[str, ...]]:
+def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
     """A command line or a manifest."""
     subject = read_subject(source, Evidence())
     if not subject.given.get("model"):
@@ -54,7 +54,7 @@ def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, Eng
     notes = subject.notes
     if subject.sglang:
         notes = (*notes, "an SGLang command: replayed by vLLM's scheduler and defaults, which come closest")
-    return load_config(dict(subject.given), overrides, purpose="inspect"), subject.engine.name, notes
+    return load_config(dict(subject.given), overrides, purpose="inspect"), subject.engine, notes
 
 
 def _model(source: str, overrides: tuple[str, ...], error: ConfigError) -> LoadedConfig:

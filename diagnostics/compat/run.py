@@ -62,14 +62,19 @@ def _start(engine: str, text: str | None, configuration: Configuration) -> tuple
     if text is not None:
         version, note = resolve(engine, text)
         return version, [note] if note else []
+    version = image_release(configuration) if engine == "vllm" else None
+    return version, [] if version is None else [f"comes from {version}, by the tag of its image"]
+
+
+def image_release(configuration: Configuration) -> Version | None:
+    """vLLM's release by the tag of the container's image; None where there is none, or none that is known."""
     match = re.search(r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)", configuration.image or "")
-    if match is None or engine != "vllm":
-        return None, []
+    if match is None:
+        return None
     try:
-        version, _ = resolve(engine, match.group(1))
+        return resolve("vllm", match.group(1))[0]
     except UnknownVersion:
-        return None, []
-    return version, [f"comes from {version}, by the tag of its image"]
+        return None
 
 
 def guess_engine(configuration: Configuration, releases: Sequence[str] = ()) -> str:

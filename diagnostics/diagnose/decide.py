@@ -167,6 +167,11 @@ def _offered_load(
         if rate
         else "more servers are needed"
     )
+    if situation.targets.any:
+        copies += (
+            " for the throughput alone; how many each serves within the targets, `engine simulate --until-saturation "
+            "--slo ...` says"
+        )
     shown = (
         f"{rate:g} requests a second arrive and {done:.2g} are done"
         if rate
@@ -202,26 +207,26 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
         told = f"{kept}, and {told}"
     return Verdict(
         bottleneck="none",
-        why=f"{told}; {_BINDING[binding(seen)] if confidence != 'thin' else _UNKNOWN}",
+        why=f"{told}; {_binding(seen) if confidence != 'thin' else _UNKNOWN}",
         confidence=confidence,
     )
 
 
 _BINDING: dict[str, str] = {
-    "weight_bandwidth": "steps spend most of their time reading weights, which is what the hardware does in that time",
-    "kv_bandwidth": "steps spend most of their time reading the KV cache, which is what the hardware does in that time",
-    "compute": "steps spend most of their time on prompts' arithmetic, which is what the hardware does in that time",
-    "communication": "steps spend most of their time exchanging parts between devices",
-    "kernel_launch": "steps spend most of their time launching kernels",
-    "host": "steps spend most of their time on the host",
+    "weight_bandwidth": "reading weights",
+    "kv_bandwidth": "reading the KV cache",
+    "compute": "prompts' arithmetic",
+    "communication": "exchanging parts between devices",
+    "kernel_launch": "launching kernels",
+    "host": "work on the host",
 }
 
 
 _UNKNOWN = "what the steps spend their time on is not known, as their time is assumed: name the device (--gpu) and the model"
 
 
-def binding(seen: Replay) -> str:
-    """What the steps spend most time on."""
+def _binding(seen: Replay) -> str:
+    """What the largest part of the steps' time goes to, and how much it is."""
     log = seen.log
     shares = log.shares()
     tokens = log.column("decodes") + log.column("prefill_tokens")
@@ -236,4 +241,5 @@ def binding(seen: Replay) -> str:
         "kernel_launch": shares["launch"],
         "host": shares["host"],
     }
-    return max(amounts, key=lambda name: amounts[name])
+    largest = max(amounts, key=lambda name: amounts[name])
+    return f"of the steps' time the largest part, {amounts[largest]:.0%}, goes to {_BINDING[largest]}"

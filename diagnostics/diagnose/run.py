@@ -32,6 +32,7 @@ from .rules import ALL, Rule, propose
 from .situation import Situation, measured_kv_tokens
 from .subject import Subject, placed
 from .turns import turns
+from .unexplained import unexplained
 
 MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
 MOST_ALTERNATIVES = 6
@@ -116,10 +117,17 @@ def _replayed(
     told = [*judged(situation, [pair] if pair else [], seen.result), *others[:MOST_ALTERNATIVES]]
     tried = chosen or _runner_up(verdict, proofs)
     verdict, slo = _within_error(rig, verdict, tried, seen, objective)
-    if prepared is not None and prepared.flashinfer and not verdict.advice:
-        verdict = replace(
-            verdict, advice="Without FlashInfer installed it does not start: see the assumptions"
-        )
+    gap = None
+    if isinstance(rig, SimulatedRig) and (workload is not None or _says_load(situation)):
+        gap = unexplained(situation, seen.result)
+    if gap and verdict.bottleneck == "none":
+        verdict, gap = replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
+    advice = [verdict.advice] if verdict.advice else []
+    if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
+        advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
+    if prepared is not None and prepared.flashinfer and not advice:
+        advice.append("Without FlashInfer installed it does not start: see the assumptions")
+    verdict = replace(verdict, advice=". ".join(advice))
     return replace(
         report,
         verdict=verdict,
@@ -127,7 +135,7 @@ def _replayed(
         about={**report.about, "load": load_text(rig.workload)},
         slo=slo,
         limits=(*limits, *seen_limits(seen)),
-        assumptions=(*report.assumptions, *rig.assumptions),
+        assumptions=(*report.assumptions, *rig.assumptions, *([gap] if gap else [])),
         before=seen,
         after=chosen.replay if chosen else None,
     )

@@ -259,6 +259,9 @@ class Situation:
         tokens = self.kv_tokens
         if tokens and self.input_tokens:
             return max(1, int(tokens / (self.input_tokens + (self.output_tokens or ASSUMED_OUTPUT))))
+        usage = self.figure("kv_usage")
+        if usage and 0.05 < usage < 0.97 and self.running:
+            return max(1, int(self.running / usage))
         return None
 
     @cached_property

@@ -19,7 +19,7 @@ from ..compat.checks.context import Context
 from ..compat.inputs.base import Configuration
 from ..compat.inputs.read import read_command, read_path
 from ..compat.releases.versions import resolve as release_of
-from ..compat.run import guess_engine
+from ..compat.run import guess_engine, image_release
 from ..cost.devices import Device, find_device
 from ..cost.hardware import HardwareSheet, load_hardware
 from ..evidence import Evidence
@@ -72,7 +72,10 @@ def read_subject(
             values[setting.name] = setting.value
     if sglang:
         engine, configuration = "vllm", None
-    kind = _engine(engine, version or _text(values.pop("version", None)) or evidence.version, own, evidence)
+    stated = version or _text(values.pop("version", None)) or evidence.version
+    if stated is None and (stated := _image_version(configuration)) is not None:
+        notes.append(f"vLLM {stated}, by the tag of its image")
+    kind = _engine(engine, stated, own, evidence)
     values = _known(values, notes)
     named = gpu or evidence.gpu or (named_in(Path(source or "").stem) if own else None)
     hardware = _hardware(named, gpu is not None, notes)
@@ -159,9 +162,16 @@ def _snake(key: str) -> str:
 
 def _values(configuration: Configuration, version: str | None) -> dict[str, Any]:
     """The options of a command or manifest, as the parser of its release reads them."""
-    target, _ = release_of(configuration.engine, version)
+    target, _ = release_of(configuration.engine, version or _image_version(configuration))
     context = Context(configuration, configuration.engine, None, target, {}, None)
     return {name: value for name, value in context.values.items() if value is not None}
+
+
+def _image_version(configuration: Configuration | None) -> str | None:
+    if configuration is None or configuration.engine != "vllm":
+        return None
+    release = image_release(configuration)
+    return None if release is None else str(release)
 
 
 def _is_knob(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -45,7 +46,7 @@ def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
     most = int(seen.log.column("running").max(initial=0))
     waits = float(seen.log.column("waiting").max(initial=0)) > 0
     if most >= slots and waits:
-        wanted = s.concurrency or 2 * slots
+        wanted = min(s.concurrency or 2 * slots, s.fits_sequences or sys.maxsize)
         for after in dict.fromkeys((max(wanted, slots + 1), 2 * slots)):
             yield _turn(
                 "admission_cap",

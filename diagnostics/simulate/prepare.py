@@ -157,6 +157,8 @@ class Prepared:
             processes=max(1, int(self.value("api_server_count") or 1)) / copies,
         )
         band, moe = self.hardware.error_band, self.shape.num_experts > 0
+        # A CPU's sheet is measured with this engine, a GPU's with vLLM.
+        its_own = self.engine.name == "vllm" or self.hardware.device_type == "cpu"
         return Setup(
             params=params,
             policy=policy_file(self.loaded.config).build(),
@@ -169,7 +171,7 @@ class Prepared:
             error_band={
                 "tpot_percent": band.moe_tpot_percent if moe else band.tpot_percent,
                 "ttft_percent": band.moe_ttft_percent if moe else band.ttft_percent,
-                "source": band.source if self.engine.name == "vllm" else f"{band.source}{_NOT_ITS_OWN}",
+                "source": band.source if its_own else f"{band.source}{_NOT_ITS_OWN}",
                 "curves_of": self.hardware.curves_of,
             },
         )

@@ -25,12 +25,13 @@ def examine(tmp_path: Path) -> Diagnose:
         *,
         slo: str = "",
         version: str | None = None,
+        gpu: str | None = None,
         **options: Any,
     ) -> Report:
         path = tmp_path / "vllm.yaml"
         path.write_text(yaml.safe_dump(config) if config else "{}")
         evidence = observed_mapping(observed or {}, "observed").merge(read_log_lines(log or [], "server.log"))
-        subject = read_subject(str(path), evidence, engine="vllm", version=version)
+        subject = read_subject(str(path), evidence, engine="vllm", version=version, gpu=gpu)
         return diagnose(subject, evidence, targets=parse_targets(slo), **options)
 
     return run

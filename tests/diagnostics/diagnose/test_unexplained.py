@@ -1,0 +1,58 @@
+"""What is seen and the replay of the same load does not give is said, not explained away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from camshaft.diagnostics.diagnose import Report, read_subject
+from camshaft.diagnostics.evidence import Evidence
+
+Diagnose = Callable[..., Report]
+CONFIG = {"model": "Qwen/Qwen3-8B", "max_model_len": 8192, "max_num_seqs": 64}
+LOAD = {"request_rate": 2, "input_len": 1000, "output_len": 200}
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({"ttft_p99_s": 4.2}, "the first token (p99) takes 4,200 ms"),
+        ({"itl_p50_ms": 300}, "the time between tokens (p50) takes 300 ms"),
+        ({"preemptions": 500}, "sequences are evicted and in the replay of that load none is"),
+    ],
+)
+def test_a_latency_far_above_the_replay_is_named(examine: Diagnose, seen: dict[str, Any], said: str) -> None:
+    report = examine(CONFIG, {**LOAD, **seen}, version="0.18.0", gpu="H100")
+    assert report.verdict.bottleneck == "none"
+    assert said in report.verdict.why
+
+
+def test_what_the_replay_gives_is_not(examine: Diagnose) -> None:
+    report = examine(CONFIG, {**LOAD, "itl_p50_ms": 8}, version="0.18.0", gpu="H100")
+    assert "not explained" not in report.verdict.why
+    assert not any("not explained" in text for text in report.assumptions)
+
+
+def test_the_release_is_the_image_s_where_nobody_names_one(tmp_path: Path) -> None:
+    file = tmp_path / "docker-compose.yml"
+    file.write_text(
+        "services:\n  vllm:\n    image: vllm/vllm-openai:v0.9.2\n"
+        "    command: ['--model', 'Qwen/Qwen3-8B', '--max-num-seqs', '64']\n"
+    )
+    assert read_subject(str(file), Evidence()).engine.version == "0.9.2"
+    assert read_subject(str(file), Evidence(), version="0.18.0").engine.version == "0.18.0"
+
+
+def test_a_queue_that_grows_asks_for_no_more_slots_than_the_cache_fills(examine: Diagnose) -> None:
+    line = (
+        "INFO 11-30 10:00:{second} [loggers.py:118] Engine 000: Avg prompt throughput: 8123.4 tokens/s, Avg generation "
+        "throughput: 1210.2 tokens/s, Running: 64 reqs, Waiting: {waiting} reqs, GPU KV cache usage: 22.0%, Prefix cache "
+        "hit rate: 0.0%"
+    )
+    log = [line.format(second=f"{10 * i:02}", waiting=waiting) for i, waiting in enumerate((312, 655, 990))]
+    verdict = examine(CONFIG, {}, log, version="0.18.0", gpu="H100").verdict
+    assert verdict.knob == "max_num_seqs"
+    assert 64 < verdict.after <= 64 / 0.22
