@@ -175,9 +175,11 @@ def test_a_cache_that_cannot_be_written(
 
 # A process that pulls and, half-way through the weights, says so and waits for its standard input to close.
 _PULL = """
+import signal
 import sys
 from pathlib import Path
 from camshaft.core.model.loading import demo
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in its background ignore it
 model = demo.DemoModel(**eval(sys.argv[1]))
 waited = sys.argv[3] != "wait"
 def progress(stage, done, total):
