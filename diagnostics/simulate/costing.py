@@ -11,6 +11,7 @@ from ...core.shape import ModelShape
 from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost
+from .room import Room
 
 
 def step_cost(
@@ -19,15 +20,16 @@ def step_cost(
     shape: ModelShape,
     largest_graph: int,
     assumptions: list[str],
-    copies: int = 1,
-    sorts_logits: bool = True,
-    offloaded_bytes: int = 0,
+    copies: int,
+    room: Room,
 ) -> StepCost | SpeculativeCost:
     """The cost model of a configuration, with speculation if it has some.
 
-    copies: those that share experts. sorts_logits: how the engine draws with top-k or top-p. offloaded_bytes: of
-    each device's weights, what stays in the host's memory.
+    copies: those that share experts. room: how the engine draws with top-k or top-p, and the weights that stay in the
+    host's memory. What is assumed is added to `assumptions`.
     """
+    if hardware.curves_of:
+        assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
     given = {name: effective.value for name, effective in values.items()}
     settings = CostSettings(
         tensor_parallel_size=given["tensor_parallel_size"],
@@ -40,8 +42,8 @@ def step_cost(
         enforce_eager=bool(given["enforce_eager"]),
         max_graph_size=largest_graph,
         async_scheduling=bool(given["async_scheduling"]),
-        offloaded_bytes=offloaded_bytes,
-        sorted_sampling=sorts_logits
+        offloaded_bytes=room.offloaded_bytes,
+        sorted_sampling=room.sorts_logits
         and hardware.device_type != "cpu"
         and given["generation_config"] != "vllm"
         and default_sampling(shape.name) == "sorted",

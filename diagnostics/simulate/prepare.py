@@ -78,15 +78,15 @@ class Prepared:
         loaded = with_policy(self.loaded, policy)
         return self._again(loaded)
 
-    def _again(self, loaded: LoadedConfig) -> Prepared:
-        """Another configuration in the same place."""
+    def _again(self, loaded: LoadedConfig, unseen_bytes: int = 0) -> Prepared:
+        """Another configuration in the same place; `unseen_bytes` more are left out of its arithmetic."""
         return prepare(
             loaded,
             self.hardware,
             self.shape,
             engine=self.engine,
             targets=self.targets,
-            unseen_bytes=self.unseen_bytes,
+            unseen_bytes=self.unseen_bytes + unseen_bytes,
             flashinfer=self.flashinfer,
         )
 
@@ -95,15 +95,7 @@ class Prepared:
         if self.budget.kv_given or kv_tokens == self.budget.kv_tokens:
             return self
         missing = int(self.budget.kv_bytes + self.budget.unclaimed_bytes - self._measured_bytes(kv_tokens))
-        found = prepare(
-            self.loaded,
-            self.hardware,
-            self.shape,
-            engine=self.engine,
-            targets=self.targets,
-            unseen_bytes=self.unseen_bytes + missing,
-            flashinfer=self.flashinfer,
-        )
+        found = self._again(self.loaded, missing)
         note = (
             f"the KV cache holds {kv_tokens:,} tokens, as measured; the arithmetic alone gives "
             f"{self.budget.kv_tokens:,}, and the difference of {abs(missing) / GIB:.2f} GiB is kept where knobs are turned"
@@ -223,39 +215,22 @@ def prepare(
     written = loaded  # a default may depend on a knob that is turned later
     if engine.name == "vllm":
         loaded = with_vllm_defaults(loaded, engine, hardware, shape)
-    device = Hardware(
-        kind="cpu" if hardware.device_type == "cpu" else "cuda",
-        name=hardware.name,
-        memory_bytes=hardware.memory_bytes,
-    )
+    device = _machine(hardware)
     resolved = resolve(loaded, device, shape)
     foreign = {name: entry.value for name, entry in loaded.foreign.items()}
     batches = captured(resolved.values, foreign, engine)
     say_assumed_scheme(resolved.config.quantization, shape, assumptions)
     copies = sharing_copies(resolved.values, engine, shape, assumptions)
-    settings = _memory_settings(resolved.config, shape, device.kind, engine)
     settings = replace(
-        settings,
+        _memory_settings(resolved.config, shape, device.kind, engine, unseen_bytes),
         num_graph_sizes=len(batches),
         data_parallel_size=copies,
-        other_bytes=settings.other_bytes + unseen_bytes,
     )
     offload = foreign.get("cpu_offload_gb") if engine.name == "vllm" else None
     room = room_of(shape, hardware, settings, engine, offload, flashinfer, assumptions)
     budget = room.budget
     require_release(engine)
-    if hardware.curves_of:
-        assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
-    cost = step_cost(
-        resolved.values,
-        hardware,
-        shape,
-        max(batches, default=0),
-        assumptions,
-        copies,
-        room.sorts_logits,
-        room.offloaded_bytes,
-    )
+    cost = step_cost(resolved.values, hardware, shape, max(batches, default=0), assumptions, copies, room)
     return Prepared(
         loaded=written,
         engine=engine,
@@ -274,15 +249,27 @@ def prepare(
     )
 
 
+def _machine(hardware: HardwareSheet) -> Hardware:
+    return Hardware(
+        kind="cpu" if hardware.device_type == "cpu" else "cuda",
+        name=hardware.name,
+        memory_bytes=hardware.memory_bytes,
+    )
+
+
 def _memory_settings(
-    config: ServeConfig, shape: ModelShape, kind: Literal["cpu", "cuda"], engine: EngineKind
+    config: ServeConfig,
+    shape: ModelShape,
+    kind: Literal["cpu", "cuda"],
+    engine: EngineKind,
+    unseen_bytes: int,
 ) -> MemorySettings:
     """What decides memory; the rows' tables, which the settings count, are this engine's alone."""
     settings = memory_settings(config, shape, kind)
     return replace(
         settings,
         enable_expert_parallel=bool(config.enable_expert_parallel),
-        other_bytes=0 if engine.name == "vllm" else settings.other_bytes,
+        other_bytes=unseen_bytes + (0 if engine.name == "vllm" else settings.other_bytes),
     )
 
 
