@@ -103,6 +103,8 @@ class Decoder:
                 buffers.queries, keys, values, sequences, self._scale, layer.window, attended, scales
             )
             if layer is last:  # only tokens whose logits are wanted go on
+                if not len(batch.logit_indices):
+                    return hidden.new_empty((0, self.shape.vocab_size))
                 residual.keep(batch.logit_indices)
                 attended = attended.index_select(0, batch.logit_indices)
                 activated = activated[: len(attended)]

@@ -32,14 +32,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits(model: Any, shape: ModelShape, tokens: torch.Tensor) -> torch.Tensor:
+def logits(
+    model: Any, shape: ModelShape, tokens: torch.Tensor, wanted: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Those of the `wanted` tokens, else of all."""
     count = len(tokens)
     size = (2, shape.num_kv_heads, 16, shape.head_dim)
     k, v = ([torch.zeros(size) for _ in range(shape.num_layers)] for _ in range(2))
     positions, int32 = torch.arange(count), torch.int32
     batch = ForwardBatch(
         tokens, positions, positions, torch.tensor([0, count], dtype=int32), torch.tensor([count], dtype=int32),
-        torch.tensor([[0, 1]], dtype=int32), positions, 0, count, count,
+        torch.tensor([[0, 1]], dtype=int32), positions if wanted is None else wanted, 0, count, count,
     )  # fmt: skip
     return model.forward(batch, PagedCache(k, v, 16)).clone()
 
@@ -60,6 +63,16 @@ def test_equals_transformers(kind: str, renormalise: bool, make_tiny_model: Call
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     # A token's bits depend on its own past alone.
     assert torch.equal(logits(model, shape, tokens[:9]), got[:9])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_whose_logits_nobody_wants(kind: str, make_tiny_model: Callable[..., Path]) -> None:
+    """The middle of a long prompt, alone in its step: no token reaches the last layer's experts."""
+    folder = make_tiny_model(kind, **KINDS[kind])
+    shape = model_shape(folder)
+    model = open_model(folder, shape, CPU, torch.float32)
+    got = logits(model, shape, torch.arange(9), torch.zeros(0, dtype=torch.int64))
+    assert got.shape == (0, shape.vocab_size)
 
 
 def test_layers_without_experts_are_told_apart(make_tiny_model: Callable[..., Path]) -> None:
