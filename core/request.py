@@ -31,6 +31,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()  # none is no restriction
     bad_words: tuple[tuple[int, ...], ...] = ()  # token id sequences that must not be completed
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False

@@ -26,6 +26,15 @@ def forbid(logits: torch.Tensor, edits: Sequence[Edit], send: Send = stay) -> No
         logits[positions(edits, send)] = -float("inf")
 
 
+def keep_only(logits: torch.Tensor, edits: Sequence[Edit], send: Send = stay) -> None:
+    """Sets the logits of all other tokens to minus infinity, in place."""
+    if edits:
+        at = positions(edits, send)
+        kept = logits[at]
+        logits[send(np.asarray([index for index, _ in edits], dtype=np.int64))] = -float("inf")
+        logits[at] = kept
+
+
 def token_ids(ids: Sequence[int], vocab: int) -> np.ndarray:
     """int64: the distinct ids that the vocabulary has."""
     found = np.unique(np.asarray(ids, dtype=np.int64))

@@ -70,6 +70,7 @@ class DeviceSampler:
         self._changed: list[int] = []
         self._special: dict[int, SamplingParams] = {}
         self._bias: dict[int, Bias] = {}
+        self._allowed: dict[int, np.ndarray] = {}
         self._bad_words: dict[int, BadWords] = {}
 
     def add(
@@ -86,16 +87,17 @@ class DeviceSampler:
         self._changed.append(row)
         if params.logit_bias:
             self._bias[row] = Bias.of(params.logit_bias, self.vocab_size)
+        if params.allowed_token_ids:
+            self._allowed[row] = edits.token_ids(params.allowed_token_ids, self.vocab_size)
         if params.bad_words:
             none = np.empty(0, dtype=np.int64)
             self._bad_words[row] = BadWords.of(params.bad_words, none, self.vocab_size)
-        edited = params.logit_bias or params.bad_words or params.min_tokens or penalties.wanted(params)
-        if edited or params.logprobs is not None:
+        if _edited(params) or params.min_tokens or params.logprobs is not None:
             self._special[row] = params
 
     def remove(self, row: int) -> None:
         """A row is free; an unknown row is ignored."""
-        for held in (self._special, self._bias, self._bad_words):
+        for held in (self._special, self._bias, self._allowed, self._bad_words):
             held.pop(row, None)
 
     def flush(self) -> None:
@@ -164,15 +166,15 @@ class DeviceSampler:
     def _is_edited(self, row: int, length: int) -> bool:
         params = self._special[row]
         drawn = length - int(self._ints[1, row])
-        return bool(
-            params.logit_bias or params.bad_words or penalties.wanted(params) or params.min_tokens > drawn
-        )
+        return _edited(params) or params.min_tokens > drawn
 
     def _edit(self, logits: torch.Tensor, rows: np.ndarray, contexts: np.ndarray) -> torch.Tensor:
         """In vLLM's order, as in `Sampler`. float32 [k, vocab], changed and returned."""
         prompt_lens = self._ints[1, rows]
         numbered = list(enumerate(rows.tolist()))
         known = self._known[:, : int(contexts.max())].index_select(0, self._send(rows))
+        allowed = [(i, self._allowed[row]) for i, row in numbered if row in self._allowed]
+        edits.keep_only(logits, allowed, self._send)
         worded = [(i, self._bad_words[row]) for i, row in numbered if row in self._bad_words]
         bad_words.forbid_known(logits, known, contexts, prompt_lens, worded, self._send)
         params = [self._special[row] for row in rows.tolist()]
@@ -188,3 +190,9 @@ class DeviceSampler:
                 logits, known, self._send(prompt_lens), self._send(contexts), self._send(table)
             )
         return logits
+
+
+def _edited(params: SamplingParams) -> bool:
+    """Whether the logits are changed at every token."""
+    changed = params.logit_bias or params.allowed_token_ids or params.bad_words
+    return bool(changed) or penalties.wanted(params)

@@ -24,8 +24,10 @@ from .seed import as_uint64, uniforms
 from .temperature import weights
 
 # What a row needs, as bits of one column: a batch whose bits are all 0 is one argmax.
-RANDOM, FILTERED, SEEDED, PENALTIES, BIAS, BAD_WORDS, MIN_TOKENS, LOGPROBS = (1 << i for i in range(8))
-_EDITS = PENALTIES | BIAS | BAD_WORDS | MIN_TOKENS
+RANDOM, FILTERED, SEEDED, PENALTIES, BIAS, BAD_WORDS, MIN_TOKENS, LOGPROBS, ALLOWED = (
+    1 << i for i in range(9)
+)
+_EDITS = PENALTIES | BIAS | BAD_WORDS | MIN_TOKENS | ALLOWED
 _HISTORY = PENALTIES | BAD_WORDS | MIN_TOKENS | SEEDED
 
 
@@ -77,6 +79,7 @@ class Sampler:
         self._columns = _Columns.of(16)
         self._seen: dict[int, SeenTokens] = {}
         self._bias: dict[int, Bias] = {}
+        self._allowed: dict[int, np.ndarray] = {}
         self._bad_words: dict[int, BadWords] = {}
         self._endings: dict[int, np.ndarray] = {}
 
@@ -99,6 +102,9 @@ class Sampler:
         if params.logit_bias:
             needs |= BIAS
             self._bias[row] = Bias.of(params.logit_bias, self.vocab_size)
+        if params.allowed_token_ids:
+            needs |= ALLOWED
+            self._allowed[row] = edits.token_ids(params.allowed_token_ids, self.vocab_size)
         if params.bad_words:
             needs |= BAD_WORDS
             self._bad_words[row] = BadWords.of(params.bad_words, output, self.vocab_size)
@@ -115,7 +121,7 @@ class Sampler:
         """A row is free; an unknown row is ignored."""
         if row < len(self._columns.needs):
             self._columns.needs[row] = 0
-        for held in (self._seen, self._bias, self._bad_words, self._endings):
+        for held in (self._seen, self._bias, self._allowed, self._bad_words, self._endings):
             held.pop(row, None)
 
     @torch.inference_mode()
@@ -164,6 +170,7 @@ class Sampler:
         def at(bit: int) -> list[tuple[int, int]]:
             return [(int(i), int(rows[i])) for i in np.flatnonzero(needs & bit)]
 
+        edits.keep_only(logits, [(i, self._allowed[row]) for i, row in at(ALLOWED)])
         edits.forbid(logits, [(i, self._bad_words[row].forbidden()) for i, row in at(BAD_WORDS)])
         edits.forbid(logits, [(i, self._endings[row]) for i, row in at(MIN_TOKENS)])
         logit_bias.apply(logits, [(i, self._bias[row]) for i, row in at(BIAS)])

@@ -81,12 +81,19 @@ class Ledger:
         if request is None:
             return None
         events: list[dict[str, Any]] = []
+        known = request.prompt_len  # tokens that the request had before the step
         for record in self.steps:
             if record.start_s * 1e3 + record.duration_ms < request.arrival_s * 1e3:
                 continue
             if request.finished_s is not None and record.start_s > request.finished_s:
                 break
             self._step_events(record, request, events)
+            told = events[-1]
+            if told["event"] == "token":
+                known = told["start"] + 2
+            elif told["event"] == "chunk":
+                told["drew"] = told["start"] + told["tokens"] == known  # the last chunk gives a token, too
+                known += told["drew"]
         first = self.steps[0].start_s if self.steps else 0.0
         return {
             "id": request.id,
@@ -94,6 +101,7 @@ class Ledger:
             "state": request.state.name.lower(),
             "prompt_tokens": request.prompt_len,
             "cached_tokens": request.cached_tokens,
+            "output_tokens": len(request.output),
             "priority": request.priority,
             "tenant": request.tenant,
             "preemptions": request.preemptions,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI, Request
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -184,7 +184,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(metrics_text(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics_text(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _add_debug(app: FastAPI, service: Service) -> None:

@@ -48,7 +48,10 @@ class _Call:
     readers: list[ToolCallReader] | None  # by choice; None where no tool may be called
 
     def chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
-        return ChatChunk(self.id, self.created, self.model, choices)
+        chunk = ChatChunk(self.id, self.created, self.model, choices)
+        if self.body.return_token_ids and choices and choices[0].delta.role is not UNSET:
+            chunk.prompt_token_ids = self.generation.sequences[0].prompt
+        return chunk
 
 
 async def chat_completions(service: Service, request: Request) -> Response:
@@ -84,7 +87,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         await attended(service, call.generation, request.receive, call.generation.first_sign())
         return EventStream(service, call.generation, _events(call))
     answers = await attended(service, call.generation, request.receive, collect(call.generation))
-    return await whole(call.generation, answers, lambda: _reply(call, prompt, answers))
+    return await whole(call.generation, answers, lambda: _reply(call, answers))
 
 
 def _readers(body: ChatRequest) -> list[ToolCallReader] | None:
@@ -99,15 +102,15 @@ def _last_text(body: ChatRequest) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _reply(call: _Call, prompt: list[int], answers: list[Answer]) -> ChatCompletion:
+def _reply(call: _Call, answers: list[Answer]) -> ChatCompletion:
     choices = [_choice(call, answer) for answer in answers]
     usage = call.service.usage(call.generation)
     reply = ChatCompletion(call.id, call.created, call.model, choices, usage)
+    first = call.generation.sequences[0]
     if call.body.prompt_logprobs is not None:
-        first = call.generation.sequences[0]
         reply.prompt_logprobs = prompt_logprobs(call.names, first.prompt_logprobs, call.body.prompt_logprobs)
     if call.body.return_token_ids:
-        reply.prompt_token_ids = prompt
+        reply.prompt_token_ids = first.prompt
     return reply
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from .body import read_struct
 from .gate import take_request_id
 from .generation import Delta, Generation
-from .logprobs import TokenNames, completion_logprobs, echoed_logprobs, prompt_logprobs
+from .logprobs import TokenNames, completion_logprobs, echo_offsets, echoed_logprobs, prompt_logprobs
 from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, wanted
 from .prompts import check_length, completion_prompts, off_loop, truncated
 from .replies import Completion, CompletionChoice, CompletionLogprobs
@@ -89,10 +89,9 @@ async def _echoes(service: Service, body: CompletionRequest, prompts: list[list[
             return [body.prompt]
         if isinstance(body.prompt[0], str):
             return [str(text) for text in body.prompt]
-    skip = body.skip_special_tokens is not False
     decode = service.tokenizer.decode
     return await off_loop(
-        sum(map(len, prompts)), lambda: [decode(prompt, skip_special_tokens=skip) for prompt in prompts]
+        sum(map(len, prompts)), lambda: [decode(prompt, skip_special_tokens=False) for prompt in prompts]
     )
 
 
@@ -136,7 +135,8 @@ def _echo_logprobs(call: _Call, index: int) -> CompletionLogprobs:
     if not want.echo or want.top_logprobs is None:
         return CompletionLogprobs([], [], [], [])
     sequence = call.generation.sequences[index]
-    return echoed_logprobs(call.names, sequence.prompt, sequence.prompt_logprobs, want.top_logprobs)
+    offsets = echo_offsets(call.service.texts, sequence.prompt, len(call.echoes[call.prompt_of(index)]))
+    return echoed_logprobs(call.names, sequence.prompt, offsets, sequence.prompt_logprobs, want.top_logprobs)
 
 
 def _extend(reply: CompletionLogprobs, more: CompletionLogprobs) -> None:

@@ -67,18 +67,25 @@ def completion_logprobs(
     return reply
 
 
-def echoed_logprobs(
-    names: TokenNames, prompt: Sequence[int], logprobs: Sequence[Logprob], top: int
-) -> CompletionLogprobs:
-    """The prompt's own, for `echo`: the first token has none."""
+def echo_offsets(texts: TokenText, prompt: Sequence[int], echo_chars: int) -> list[int]:
+    """Characters of the echo before each token; what the tokenizer put before a client's text takes no room."""
+    detokenizer = texts.detokenizer((), skip_special_tokens=False)
     offsets: list[int] = []
     at = 0
     for token in prompt:
         offsets.append(at)
-        at += len(names.name(token))
+        at += len(detokenizer.push(token))
+    at += len(detokenizer.finish())
+    return [max(0, offset + echo_chars - at) for offset in offsets]
+
+
+def echoed_logprobs(
+    names: TokenNames, prompt: Sequence[int], offsets: Sequence[int], logprobs: Sequence[Logprob], top: int
+) -> CompletionLogprobs:
+    """The prompt's own, for `echo`: the first token has none."""
     rest = completion_logprobs(names, logprobs[: len(prompt) - 1], offsets[1 : len(logprobs) + 1], top)
     return CompletionLogprobs(
-        offsets[: 1 + len(rest.tokens)],
+        list(offsets[: 1 + len(rest.tokens)]),
         [None, *rest.token_logprobs],
         [names.name(prompt[0]), *rest.tokens],
         [None, *rest.top_logprobs],

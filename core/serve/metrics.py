@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from ..config import ServeConfig
 from ..messages import Ready, Stats
 from .generation import Generation, Sequence
 
@@ -75,7 +76,7 @@ class Metrics(Collector):
     def __init__(self, model_name: str) -> None:
         self._labels = (model_name, "0")
         self.stats: Stats | None = None
-        self.ready: Ready | None = None
+        self._cache_labels: dict[str, str] = {}  # empty until the engine is ready
         self.admission_rejections = 0
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
@@ -120,9 +121,9 @@ class Metrics(Collector):
 
     # what the server tells
 
-    def engine_ready(self, ready: Ready) -> None:
+    def engine_ready(self, ready: Ready, config: ServeConfig) -> None:
         """Sizes what depends on the model's length; call once, before traffic."""
-        self.ready = ready
+        self._cache_labels = _cache_labels(ready, config)
         self._sized(ready.max_model_len)
 
     def observe_arrival(self, n: int, max_tokens: int, sequences: int) -> None:
@@ -199,8 +200,12 @@ class Metrics(Collector):
         yield from self._split_families()
         yield from self._executor_families(self.stats.figures if self.stats else {})
         yield from self._http_families()
-        if self.ready is not None:
-            yield self._cache_config(self.ready)
+        if self._cache_labels:
+            family = GaugeMetricFamily(
+                "vllm:cache_config_info", "KV cache configuration.", labels=list(self._cache_labels)
+            )
+            family.add_metric(list(self._cache_labels.values()), 1)
+            yield family
 
     def _engine_families(self) -> Iterator[Metric]:
         stats = self.stats
@@ -326,16 +331,22 @@ class Metrics(Collector):
             durations.add_metric(key, buckets=histogram.cumulative(), sum_value=histogram.sum)
         yield durations
 
-    def _cache_config(self, ready: Ready) -> Metric:
-        labels = {
-            "block_size": ready.block_size,
-            "num_gpu_blocks": ready.num_blocks,
-            "engine": "0",
-            "policy": ready.policy,
-        }
-        family = GaugeMetricFamily("vllm:cache_config_info", "KV cache configuration.", labels=list(labels))
-        family.add_metric([str(value) for value in labels.values()], 1)
-        return family
+
+def _cache_labels(ready: Ready, config: ServeConfig) -> dict[str, str]:
+    """Of `vllm:cache_config_info`: what routers and dashboards read of vLLM's, and the policy."""
+    tokens = ready.num_blocks * ready.block_size
+    labels = {
+        "block_size": ready.block_size,
+        "cache_dtype": config.kv_cache_dtype,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "engine": 0,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "kv_cache_max_concurrency": tokens / ready.max_model_len,
+        "kv_cache_size_tokens": tokens,
+        "num_gpu_blocks": ready.num_blocks,
+        "policy": ready.policy,
+    }
+    return {name: str(value) for name, value in labels.items()}
 
 
 def metrics_text(registry: CollectorRegistry) -> bytes:

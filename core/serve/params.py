@@ -21,7 +21,6 @@ _REFUSED = (
     "guided_grammar",
     "logits_processors",
     "prompt_embeds",
-    "allowed_token_ids",
     "logprob_token_ids",
     "repetition_detection",
     "thinking_token_budget",
@@ -109,7 +108,7 @@ def wanted(
     min_tokens = body.min_tokens or 0
     if min_tokens > limit:
         raise RequestError(f"min_tokens {min_tokens} is more than max_tokens {limit}", "min_tokens")
-    stop_token_ids = _stop_ids(body, limits.vocab_size)
+    stop_token_ids = _ids(body.stop_token_ids, "stop_token_ids", limits.vocab_size)
     params = SamplingParams(
         max_tokens=limit,
         min_tokens=min_tokens,
@@ -121,6 +120,7 @@ def wanted(
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=_logit_bias(body, limits.vocab_size),
+        allowed_token_ids=_ids(body.allowed_token_ids, "allowed_token_ids", limits.vocab_size),
         bad_words=bad_words,
         stop_token_ids=stop_token_ids,
         ignore_eos=bool(body.ignore_eos),
@@ -182,8 +182,8 @@ def _max_tokens(
         raise RequestError(f"{name} must be at least 1, got {asked} (0 needs echo: true)", name)
     if asked > room:
         raise RequestError(
-            f"{name} {asked} and a prompt of {prompt_len} tokens exceed the maximum context length of "
-            f"{limits.max_model_len} tokens (max_model_len); at most {room} can be generated",
+            f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len), but {name} is "
+            f"{asked} and the prompt has {prompt_len}; at most {room} can be generated",
             name,
         )
     return asked, False
@@ -220,10 +220,9 @@ def _stop_strings(body: SamplingFields) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def _stop_ids(body: SamplingFields, vocab_size: int) -> tuple[int, ...]:
-    ids = body.stop_token_ids or []
-    check_ids(ids, vocab_size, "stop_token_ids")
-    return tuple(dict.fromkeys(ids))
+def _ids(ids: list[int] | None, name: str, vocab_size: int) -> tuple[int, ...]:
+    check_ids(ids or [], vocab_size, name)
+    return tuple(dict.fromkeys(ids or []))
 
 
 def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
@@ -231,7 +230,7 @@ def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
     check_ids(list(bias), vocab_size, "logit_bias")
     if len(bias) > 1024:
         raise RequestError(f"logit_bias has {len(bias)} entries; at most 1024", "logit_bias")
-    return bias
+    return {token: min(100.0, max(-100.0, value)) for token, value in bias.items()}  # cut as vLLM does
 
 
 async def bad_word_ids(body: SamplingFields, tokenizer: Tokenizer) -> BadWords:

@@ -151,7 +151,7 @@ def check_length(prompt_len: int, limits: Limits) -> None:
         raise RequestError("the prompt has no tokens; at least one is needed", "prompt")
     if prompt_len >= limits.max_model_len:
         raise RequestError(
-            f"this model's maximum context length is {limits.max_model_len} tokens (max_model_len), but the "
+            f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len), but the "
             f"prompt has {prompt_len}; shorten it, or set truncate_prompt_tokens",
             "prompt",
         )

@@ -138,6 +138,7 @@ class ChatChunk(Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
     object: str = "chat.completion.chunk"
 
 

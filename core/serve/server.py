@@ -141,7 +141,7 @@ class Server:
         return ready
 
     def _build_service(self, ready: Ready, tokenizer: Tokenizer) -> Service:
-        self._metrics.engine_ready(ready)
+        self._metrics.engine_ready(ready, self._config)
         texts = TokenText(tokenizer)
         longest = texts.longest_token_chars
         limits = ModelLimits(

@@ -41,7 +41,8 @@ class SamplingFields(Struct, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=100.0)] | None = None
-    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100.0, le=100.0)]] | None = None
+    logit_bias: dict[TokenId, float] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: Annotated[list[Text], Meta(max_length=256)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     # when generation ends
@@ -73,7 +74,6 @@ class SamplingFields(Struct, kw_only=True):
     guided_choice: Any = None
     guided_grammar: Any = None
     logits_processors: Any = None
-    allowed_token_ids: Any = None
     logprob_token_ids: Any = None
     prompt_embeds: Any = None
     repetition_detection: Any = None

@@ -55,6 +55,7 @@ def some_request(rng: random.Random, handle: int, before: Request | None) -> Req
         presence_penalty=maybe(0.5, 0.0),
         frequency_penalty=maybe(0.5, 0.0),
         logit_bias=maybe({5: 2.0}, {}),
+        allowed_token_ids=maybe(tuple(range(64)), ()),
         bad_words=maybe(((7, 8), (9,)), ()),
         stop_token_ids=maybe((11, 12), ()),
         ignore_eos=maybe(True, False),

@@ -65,6 +65,7 @@ PARAMS = st.builds(
     presence_penalty=st.sampled_from([0.0, 0.7, -0.5]),
     frequency_penalty=st.sampled_from([0.0, 0.4]),
     logit_bias=st.dictionaries(st.integers(0, VOCAB + 3), st.floats(-5, 5), max_size=3),
+    allowed_token_ids=st.sampled_from([(), (), (0, 3, 5, 6, VOCAB - 1, VOCAB + 9), tuple(range(8, 20))]),
     bad_words=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple), max_size=4).map(tuple),
     min_tokens=st.sampled_from([0, 3, 9]),
     stop_token_ids=st.lists(st.integers(0, VOCAB - 1), max_size=2).map(tuple),

@@ -35,6 +35,8 @@ def reference_logits(params: SamplingParams, logits, prompt, output, eos=()) -> 
     """What the greedy choice sees: every rule written out as its definition says."""
     x = np.asarray(logits, dtype=np.float64).copy()
     output = list(output)
+    if params.allowed_token_ids:
+        x[[t for t in range(len(x)) if t not in params.allowed_token_ids]] = -np.inf
     for word in params.bad_words:
         n = len(word) - 1
         if n <= len(output) and tuple(output[len(output) - n :]) == word[:-1]:
@@ -87,6 +89,7 @@ PARAMS = st.builds(
     presence_penalty=st.sampled_from([0.0, 0.7, -0.5]),
     frequency_penalty=st.sampled_from([0.0, 0.4]),
     logit_bias=st.dictionaries(st.integers(0, 19), st.floats(-5, 5), max_size=3),
+    allowed_token_ids=st.sampled_from([(), (), (0, 3, 5, 6, 12, 19), tuple(range(8, 20))]),
     bad_words=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple), max_size=4).map(tuple),
     min_tokens=st.sampled_from([0, 3, 9]),
     stop_token_ids=st.lists(st.integers(0, 19), max_size=2).map(tuple),

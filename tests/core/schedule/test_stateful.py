@@ -151,6 +151,10 @@ def machine(make_harness: Any) -> type[RuleBasedStateMachine]:
             assert scheduler.kv.num_free == self.h.params.num_blocks
             assert scheduler.rows.num_free == self.h.params.max_num_seqs
             assert all(r.state is State.FINISHED for r in self.requests)
+            for request in self.requests:
+                told = scheduler.ledger.explain(request.id)["events"]
+                drawn = sum(event["event"] == "token" or event.get("drew", False) for event in told)
+                assert drawn == len(request.output), "the ledger told another number of tokens"
 
     return Machine
 

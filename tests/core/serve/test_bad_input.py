@@ -101,6 +101,17 @@ def test_random_fields(server: Running, fields: dict[str, Any]) -> None:
         check_error(reply)
 
 
+@pytest.mark.parametrize("fields", [{"prompt": "x" * 300}, {"prompt": "x", "max_tokens": 256}])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_context_that_is_too_long_is_said_in_the_words_that_clients_look_for(
+    server: Running, fields: dict[str, Any], streamed: bool
+) -> None:
+    """litellm and agents built on it shorten the conversation on these words, and on no others."""
+    reply = server.post("/v1/completions", {**fields, "stream": streamed})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith("This model's maximum context length is 256 tokens")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -122,6 +133,8 @@ def test_random_fields(server: Running, fields: dict[str, Any]) -> None:
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
         ({"logprobs": 21}, "logprobs"),
         ({"stop": ""}, "stop"),
         ({"stop": ["x" * 2000]}, "stop[0]"),

@@ -50,6 +50,20 @@ def test_streamed_chat(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.completion_tokens > 1
 
 
+def test_token_ids_of_prompt_and_answer_are_told_in_streams_too(server: Running) -> None:
+    body = {"messages": USER, "temperature": 0, "return_token_ids": True}
+    whole = server.post(PATH, body).json()
+    first, *rest = events(server.post(PATH, {**body, "stream": True}).text)
+    assert (
+        first["prompt_token_ids"]
+        == whole["prompt_token_ids"]
+        == server.tokenizer.encode("the quick brown fox")
+    )
+    assert not any("prompt_token_ids" in chunk for chunk in rest)
+    streamed = [token for chunk in rest for token in chunk["choices"][0]["token_ids"]]
+    assert streamed == whole["choices"][0]["token_ids"]
+
+
 def test_chat_logprobs(client: openai.OpenAI, server: Running) -> None:
     reply = client.chat.completions.create(
         model="fake-model",
@@ -140,7 +154,6 @@ def test_continue_final_message(server: Running) -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"functions": [{}]}, "functions"),
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
         ({"request_id": "no/name"}, "request_id"),
         ({"add_special_tokens": True}, "add_special_tokens"),

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from serve_support import Running, events
 
+from camshaft.core.serve.detokenize import TokenText
+from camshaft.core.serve.logprobs import echo_offsets
+
 PATH = "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 60}
 
@@ -113,6 +116,21 @@ def test_echo(server: Running) -> None:
     assert text_of(chunks) == "YesYes"
     tokens = [t for chunk in chunks for t in chunk["choices"][0]["logprobs"]["tokens"]]
     assert "".join(tokens).startswith("YesYes")
+
+
+@pytest.mark.parametrize("prompt", ["a 🚀 fox", [256, 5, 257, 9], [5, 6]])
+def test_offsets_of_an_echo_point_into_its_text(server: Running, prompt: Any) -> None:
+    """Half characters take no room, and special tokens given as ids are shown."""
+    choice = ask(server, prompt, echo=True, logprobs=1, max_tokens=3, ignore_eos=True)["choices"][0]
+    logprobs = choice["logprobs"]
+    assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
+    for offset, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True):
+        assert token.startswith("bytes:") or choice["text"][offset:].startswith(token)
+
+
+def test_offsets_of_an_echo_leave_out_what_the_tokenizer_put_before_it(server: Running) -> None:
+    special, own = [257], server.tokenizer.encode("the dog")
+    assert echo_offsets(TokenText(server.tokenizer), special + own, len("the dog"))[:2] == [0, 0]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -238,6 +256,8 @@ def test_seed_repeats_whatever_runs_beside(server: Running) -> None:
 def test_logit_bias_reaches_the_engine(server: Running) -> None:
     token = server.tokenizer.encode("x")[0]
     assert ask(server, "ab", logit_bias={str(token): 5}, max_tokens=3)["choices"][0]["text"] == "xxx"
+    beyond = {str(token): 1e9, "5": -1e9}  # cut to 100 and -100, as vLLM does
+    assert ask(server, "ab", logit_bias=beyond, max_tokens=3)["choices"][0]["text"] == "xxx"
 
 
 def test_truncated_prompt(server: Running) -> None:

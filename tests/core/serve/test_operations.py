@@ -184,7 +184,9 @@ def test_metrics(model_folder: Path) -> None:
     assert value["vllm:request_params_max_tokens_bucket", "+Inf"] == 3
     assert value["vllm:request_params_max_tokens_bucket", "1.0"] == 1
     assert samples["vllm:generation_tokens_total", ""].labels == {"model_name": "fake-model", "engine": "0"}
-    assert samples["vllm:cache_config_info", ""].labels["block_size"] == "16"
+    cache = samples["vllm:cache_config_info", ""].labels
+    assert (cache["block_size"], cache["cache_dtype"]) == ("16", "auto")
+    assert int(cache["kv_cache_size_tokens"]) == 16 * int(cache["num_gpu_blocks"])
     assert {name for name, _ in samples} >= {
         "vllm:num_requests_waiting",
         "vllm:num_requests_waiting_by_reason",
