@@ -66,9 +66,16 @@ def _start(engine: str, text: str | None, configuration: Configuration) -> tuple
     return version, [] if version is None else [f"comes from {version}, by the tag of its image"]
 
 
+# Images whose tags are vLLM's releases: others, such as KServe's, llm-d's and Dynamo's, count their own.
+RELEASED = re.compile(
+    r"(?<!lmcache)(?:^|/)(?:[\w.-]+-)?vllm(?:-(?:openai|cpu|cuda|gpu|hpu|neuron|rocm|serve|tpu|xpu)[\w.-]*)?"
+    r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)"
+)
+
+
 def image_release(configuration: Configuration) -> Version | None:
     """vLLM's release by the tag of the container's image; None where there is none, or none that is known."""
-    match = re.search(r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)", configuration.image or "")
+    match = RELEASED.search(configuration.image or "")
     if match is None:
         return None
     try:

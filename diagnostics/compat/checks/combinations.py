@@ -9,6 +9,7 @@ import msgspec
 
 from ...cost.devices import Device
 from ..facts.unknown import Unknown
+from ..inputs.base import Word
 from ..rules.evaluate import RuleHit, evaluate
 from ..rules.records import load
 from ..rules.resolvers import parser_defaults
@@ -81,10 +82,28 @@ def _facts(context: Context, values: dict[str, Any]) -> Facts:
         device=context.device,
         defaults=parser_defaults(context.engine, context.target),
         usage=context.usage,
+        more=context.more,
     )
 
 
 def _from_hit(context: Context, hit: RuleHit) -> Finding:
+    finding = _finding(context, hit)
+    doubt = (*hit.doubt, *_branches(context, hit))
+    if finding.severity != "error" or not doubt:
+        return finding
+    return msgspec.structs.replace(
+        finding, severity="warning", message=f"Perhaps: {finding.message}", depends_on=doubt, edits=()
+    )
+
+
+def _branches(context: Context, hit: RuleHit) -> tuple[str, ...]:
+    """The options of a rule that only one branch of the script gives: they may never meet."""
+    uses = [use for flag in hit.flags if (use := context.use(flag)) is not None]
+    given = [origin for use in uses for origin in use.option.origins]
+    return tuple(f"whether {w.text} is given" for w in given if isinstance(w, Word) and w.conditional)
+
+
+def _finding(context: Context, hit: RuleHit) -> Finding:
     flags = tuple(_spelled(context, flag) for flag in _named(context, hit))
     would_stop = not hit.certain and hit.rule.unknown == "ask" and _error_at_start(context, hit)
     return Finding(

@@ -10,7 +10,7 @@ from typing import Any
 from ....core.places import Place
 from ...cost.devices import Device
 from ..inputs.base import Configuration
-from ..parsing.arguments import Arguments, build
+from ..parsing.arguments import Argument, Arguments, build
 from ..parsing.parser import Parsed, Parser, Use, arity
 from ..releases import history, table
 from ..releases.changes import Changes, changes
@@ -98,6 +98,20 @@ class Context:
         at = version or self.target
         known: tuple[Any, ...] = (self.values, self.model, self.device)
         return effective_defaults(self.engine, at, *known, usage=self.usage, env=self.env, only=names)
+
+    @cached_property
+    def unknown_words(self) -> list[Argument]:
+        """Words nobody can know; the first one of `vllm serve` is the model, which need not be known."""
+        words = self.parsed.opaque
+        serves = self.configuration.entry_point == "serve" and not self.parsed.positionals
+        return words[1:] if serves else words
+
+    @cached_property
+    def more(self) -> tuple[str, ...]:
+        """What may give options besides those that are known."""
+        launcher = self.configuration.launcher
+        words = (word.text for word in self.unknown_words)
+        return (*self.configuration.unread, *words, *([launcher] if launcher else []))
 
     @property
     def usage(self) -> Usage:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....core.places import Place
-from ..parsing.arguments import Argument
 from .context import Context
 from .findings import Finding
 
@@ -40,15 +39,8 @@ def unread_findings(context: Context) -> Iterator[Finding]:
             depends_on=(name,),
             stops=True,
         )
-    for argument in _opaque_words(context):
+    for argument in context.unknown_words:
         yield _unknown_words(argument.text, argument.place)
-
-
-def _opaque_words(context: Context) -> list[Argument]:
-    """Words nobody can know; the first one of `vllm serve` is the model, which need not be known."""
-    words = context.parsed.opaque
-    serves = context.configuration.entry_point == "serve" and not context.parsed.positionals
-    return words[1:] if serves else words
 
 
 def _unknown_words(text: str, place: Place) -> Finding:

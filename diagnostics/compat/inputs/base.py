@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from ....core.errors import ConfigError
 from ....core.places import Place
 
+# Words that start a server which this checker knows.
+SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bdynamo\.vllm\b|\bengine\s+serve\b")
 EntryPoint = Literal["serve", "api_server"]
 
 
@@ -48,6 +51,8 @@ class Word(msgspec.Struct, frozen=True):
     opaque: bool = False
     # Expanded from a variable, or an item of a YAML list: how `--fix` must write it back.
     style: Literal["shell", "item", "expanded"] = "shell"
+    # Whether only one branch of an `if` or `case` gives it.
+    conditional: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -103,6 +108,8 @@ class Configuration(msgspec.Struct):
     duplicates: list[Entry] = []
     typed: bool = False
     usage: Literal["api_server", "llm", "engine"] = "api_server"
+    # What starts it and may add options of its own.
+    launcher: str | None = None
     # Whether its front end passes over options it does not know instead of stopping.
     lenient: bool = False
     # Whether `--fix` can rewrite it.

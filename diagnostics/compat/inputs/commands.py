@@ -7,62 +7,25 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .base import Configuration, EntryPoint, EnvSetting, Source, Word
+from .base import SERVER, Configuration, EntryPoint, EnvSetting, Source, UnreadableInput, Word
+from .containers import basename, docker_env, extent, find_container, starts_itself
+from .embedded import MANIFEST, only
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import ASSIGNMENT, Char, RawWord, characters, here_documents, lex
 from .shell import Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
-IMAGE = re.compile(r"(?:^|/)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
-CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
-# Options of `docker run` that take no value; every other option takes one.
-RUN_SWITCHES = frozenset(
-    [
-        "-d",
-        "--detach",
-        "-i",
-        "--interactive",
-        "-t",
-        "--tty",
-        "-it",
-        "-ti",
-        "-dit",
-        "-itd",
-        "--rm",
-        "--init",
-        "--privileged",
-        "-P",
-        "--publish-all",
-        "--read-only",
-        "--no-healthcheck",
-        "--oom-kill-disable",
-        "--sig-proxy",
-        "-q",
-        "--quiet",
-        "--replace",
-        "--nv",
-        "--rocm",
-    ]
-)
-
-
-def basename(text: str) -> str:
-    """The last part of a path."""
-    return text.rsplit("/", 1)[-1]
-
-
-OFFICIAL = re.compile(r"(?:^|/)vllm/vllm-openai[\w.-]*(?:[:@]|$)")
-
-
-def starts_itself(image: str | None) -> bool:
-    """Whether an image's own entry point starts the server, so that what follows it are arguments."""
-    return bool(image and OFFICIAL.search(image))
-
-
-def is_image(text: str) -> bool:
-    """Whether a container image's name says that it holds vLLM's server."""
-    return (bool(IMAGE.search(text)) or is_huggingfaceserver(text)) and not text.startswith("-")
+DYNAMO = "dynamo.vllm"
+# Words of the shell's own in front of a command.
+KEYWORDS = frozenset(["!", "case", "do", "elif", "else", "esac", "fi", "if", "then", "until", "while", "{"])
+# What may stand in front of a server's command, where the text around it may be prose.
+LAUNCHERS = frozenset((
+    "apptainer", "bash", "conda", "do", "docker", "else", "enroot", "env", "eval", "exec", "if",
+    "kubectl", "mamba", "mpiexec", "mpirun", "nerdctl", "nice", "nohup", "nsys", "numactl", "oc",
+    "pixi", "podman", "poetry", "python", "python3", "ray", "setsid", "sh", "singularity", "srun",
+    "ssh", "sudo", "taskset", "then", "time", "timeout", "tini", "uv", "uvx", "while",
+))  # fmt: skip
 
 
 def find_entry(words: Sequence[Word]) -> tuple[int, str, EntryPoint] | None:
@@ -76,78 +39,21 @@ def find_entry(words: Sequence[Word]) -> tuple[int, str, EntryPoint] | None:
             return index + 2, "vllm", "serve"
         if (name == "engine" or word.text in ("camshaft", "camshaft.cli.main")) and following == "serve":
             return index + 2, "camshaft", "serve"
-        if API_SERVER.fullmatch(word.text) or API_SERVER_FILE.search(word.text):
+        if API_SERVER.fullmatch(word.text) or API_SERVER_FILE.search(word.text) or word.text == DYNAMO:
             return index + 1, "vllm", "api_server"
     return None
-
-
-class Container(msgspec.Struct):
-    """A `docker run`: index of the first word after the image, its environment and `--entrypoint`."""
-
-    begin: int
-    image: str
-    env: list[EnvSetting]
-    entry: str | None
-
-
-def _find_container(words: Sequence[Word]) -> Container | None:
-    """The container that these words run, when its image is a vLLM one."""
-    runner = next((i for i, w in enumerate(words) if basename(w.text) in CONTAINER_RUNNERS), None)
-    if runner is None:
-        return None
-    run = next((i for i in range(runner + 1, len(words)) if words[i].text in ("run", "create", "exec")), None)
-    if run is None:
-        return None
-    env: list[EnvSetting] = []
-    entry: str | None = None
-    index = run + 1
-    while index < len(words):
-        word = words[index]
-        if not word.text.startswith("-"):
-            if is_image(word.text):
-                return Container(index + 1, word.text, env, entry)
-            if not word.opaque:  # some other image: only an explicit server command counts
-                return None
-            index += 1
-            continue
-        name, equals, value = word.text.partition("=")
-        takes_value = not equals and name not in RUN_SWITCHES and index + 1 < len(words)
-        given = value if equals else (words[index + 1].text if takes_value else "")
-        if name in ("-e", "--env") and "=" in given:
-            key, _, text = given.partition("=")
-            last = words[index + takes_value]
-            env.append(EnvSetting(key, text, last.place, *_extent(word, last)))
-        if name == "--entrypoint":
-            entry = given
-        index += 2 if takes_value else 1
-    return None
-
-
-def docker_env(words: Sequence[Word]) -> list[EnvSetting]:
-    """Every `-e NAME=value` among the words in front of a server's command."""
-    found = []
-    for index, word in enumerate(words):
-        name, equals, value = word.text.partition("=")
-        given = value if equals else (words[index + 1].text if index + 1 < len(words) else "")
-        if name in ("-e", "--env") and "=" in given:
-            key, _, text = given.partition("=")
-            last = word if equals else words[index + 1]
-            found.append(EnvSetting(key, text, word.place, *_extent(word, last)))
-    return found
-
-
-def _extent(first: Word, last: Word) -> tuple[Source | None, int, int]:
-    """Where words stand that set a variable, if one cut takes them out."""
-    plain = first.style == last.style == "shell" and first.source is last.source and first.start <= last.start
-    return (first.source, first.start, last.end) if plain else (None, 0, 0)
 
 
 class CommandReader:
     """Collects the servers of one shell text."""
 
-    def __init__(self, source: Source, label: str, env: Sequence[EnvSetting] = ()) -> None:
+    def __init__(
+        self, source: Source, label: str, env: Sequence[EnvSetting] = (), prose: bool = False
+    ) -> None:
+        """`prose` says that the text may be anything: only what can be a command counts as one."""
         self.source = source
         self.label = label
+        self.prose = prose
         self.shell = Shell(source)
         for setting in env:
             self.shell.exported[setting.name] = setting
@@ -161,10 +67,30 @@ class CommandReader:
             self._command(command, depth)
         if not self.found and depth < 3:
             for body in here_documents(chars):
-                self.read(body, depth + 1)
+                if not self._manifest(body):
+                    self.read(body, depth + 1)
         return self.found
 
+    def _manifest(self, body: list[Char]) -> bool:
+        """Whether a here-document is a manifest; its servers are taken in."""
+        text = "".join(char for char, _ in body)
+        if not MANIFEST.search(text):
+            return False
+        from .manifests import ManifestReader
+        from .nodes import Tree
+
+        start, end = body[0][1], body[-1][1] + 1
+        try:
+            tree = Tree(self.source, only(self.source.text, start, end))
+        except UnreadableInput:
+            return False
+        self.found += ManifestReader(tree, self.label).read()
+        return True
+
     def _command(self, command: list[RawWord], depth: int) -> None:
+        while command and command[0].literal in KEYWORDS:
+            self.shell.keyword(command[0].literal, command[0].start)
+            command = command[1:]
         env: dict[str, EnvSetting] = dict(self.shell.exported)
         index = 0
         while index < len(command) and ASSIGNMENT.match(command[index].literal):
@@ -197,12 +123,14 @@ class CommandReader:
                 self.shell.export(word.literal, word.start)
 
     def _words(self, words: list[Word], env: dict[str, EnvSetting], depth: int) -> None:
+        if self.prose and not _may_launch(words[0]):
+            return
         entry = find_entry(words)
         if entry is not None:
             begin, engine, point = entry
             for setting in [*env_words(words[:begin]), *docker_env(words[:begin])]:
                 env[setting.name] = setting
-            container = _find_container(words[:begin])
+            container = find_container(words[:begin])
             image = container.image if container else None
             self._add(words[begin:], env, engine, point, image)
             if point == "api_server":
@@ -210,11 +138,11 @@ class CommandReader:
             if container and starts_itself(image) and not container.entry and container.begin == begin - 2:
                 self.found[-1].doubled = words[container.begin]
             return
-        container = _find_container(words)
+        container = find_container(words)
         if container is not None:
             env.update({setting.name: setting for setting in container.env})
             after = words[container.begin :]
-            if not any(holds_server(word.text) for word in after):
+            if not container.executes and not any(holds_server(word.text) for word in after):
                 serves = bool(after) and after[0].text == "serve"
                 self._add(
                     after[1:] if serves else after, env, "vllm", "serve" if serves else None, container.image
@@ -245,13 +173,30 @@ class CommandReader:
                 self.source,
                 engine=engine,
                 entry_point=point,
-                words=words,
+                words=[self._marked(word) for word in words],
                 env=dict(env),
                 image=image,
             )
         )
         if is_huggingfaceserver(image) and point is None:
             adopt(self.found[-1])
+
+    def _marked(self, word: Word) -> Word:
+        if word.style != "expanded" or not self.shell.is_conditional(word.start):
+            return word
+        return msgspec.structs.replace(word, conditional=True)
+
+
+def _may_launch(word: Word) -> bool:
+    """Whether a line that begins with this word can start a server, and is no sentence about one."""
+    name = basename(word.text)
+    return (
+        name in LAUNCHERS
+        or name.startswith(("vllm", "engine", "camshaft", "python"))
+        or word.opaque
+        or "/" in word.text
+        or bool(ASSIGNMENT.match(word.text))
+    )
 
 
 def env_words(words: Sequence[Word]) -> list[EnvSetting]:
@@ -261,13 +206,13 @@ def env_words(words: Sequence[Word]) -> list[EnvSetting]:
         match = ASSIGNMENT.match(word.text)
         if match and not match.group(1):
             name, value = match.group()[:-1], word.text[match.end() :]
-            found.append(EnvSetting(name, value, word.place, *_extent(word, word)))
+            found.append(EnvSetting(name, value, word.place, *extent(word, word)))
     return found
 
 
 def holds_server(text: str) -> bool:
     """Whether a word's text is itself a command that starts a server (`sh -c "vllm serve ..."`)."""
-    return bool(re.search(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b", text)) and " " in text
+    return bool(SERVER.search(text)) and " " in text
 
 
 def word_characters(word: Word) -> list[Char]:
@@ -298,9 +243,12 @@ def align(text: str, source: str, start: int, end: int) -> list[Char]:
     return chars
 
 
-def read_commands(source: Source, label: str) -> list[Configuration]:
-    """The servers that a command line or a shell script starts; bare `--flag value` words count as one."""
-    text = source.text
+def read_commands(source: Source, label: str, part: str | None = None) -> list[Configuration]:
+    """The servers that a command line or a shell script starts; bare `--flag value` words count as one.
+
+    `part` is the source's text with blanks for what is no shell text.
+    """
+    text = source.text if part is None else part
     reader = CommandReader(source, label)
     found = reader.read(characters(text))
     if not found and re.match(r"\s*-{1,2}\w", text):

@@ -10,6 +10,8 @@ import re
 
 import yaml
 
+from ....core.errors import CamshaftError
+from ..releases.history import options
 from .base import Configuration, Entry
 from .nodes import Tree
 
@@ -27,7 +29,7 @@ def is_flat(node: yaml.Node) -> bool:
 def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configuration | None:
     """The configuration of a mapping of settings; None when the document is something else."""
     items = tree.items(node)
-    if not items or any(key in FOREIGN_KEYS for key, _, _ in items):
+    if not items or any(key in FOREIGN_KEYS for key, _, _ in items) or _is_foreign(items):
         return None
     engine = engine or "vllm"
     configuration = Configuration(tree.source.name, tree.source, engine=engine)
@@ -42,3 +44,22 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
         seen[name] = entry
         configuration.entries.append(entry)
     return configuration
+
+
+def _is_foreign(items: list[tuple[object, yaml.Node, yaml.Node]]) -> bool:
+    """Whether a mapping is some other program's: nested, or of several keys, and few are options of an engine."""
+    names = ["--" + str(key).replace("_", "-") for key, _, _ in items]
+    known = max(sum(_knows(engine, name) for name in names) for engine in ("vllm", "camshaft"))
+    nested = any(
+        isinstance(value, yaml.MappingNode) or any(not isinstance(v, yaml.ScalarNode) for v in value.value)
+        for _, _, value in items
+        if not isinstance(value, yaml.ScalarNode)
+    )
+    return known * 2 < len(items) if nested else not known and len(items) > 2
+
+
+def _knows(engine: str, name: str) -> bool:
+    try:
+        return options(engine).name(name) is not None
+    except CamshaftError:
+        return False

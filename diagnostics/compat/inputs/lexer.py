@@ -19,6 +19,12 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\+?)=")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
 # What documentation writes where a reader is to put a value (`--port <PORT>`); a shell would redirect.
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]{0,60}>")
+# Tags of templates (Helm, Jinja): those that only steer leave blanks, the others a text nobody can know.
+TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+STEERS = re.compile(r"\{%|\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)")
+OPENS = re.compile(r"\{[{%]-?\s*(?:if|range|with|for|block|define)\b")
+CLOSES = re.compile(r"\{[{%]-?\s*end")
+ELSE = re.compile(r"\{[{%]-?\s*(?:else|elif)\b")
 BRACED = re.compile(r"(!?)([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!])(\[[^\]]*\])?(?::?([-=+?])(.*))?", re.S)
 
 
@@ -73,6 +79,8 @@ class _Lexer:
                 self.at += 3 if self.peek(1) == "\r" and self.peek(2) == "\n" else 2
             elif char in " \t\r":
                 self.at += 1
+            elif char == "{" and self._steers():
+                self.at += self._template()
             elif char == "#":
                 self._skip_line()
             elif char in OPERATORS:
@@ -99,6 +107,21 @@ class _Lexer:
         if match is None or (alone and ahead[match.end() :][:1] not in ("", *" \t\r\n\\;&|:/,")):
             return 0
         return match.end()
+
+    def _template(self) -> int:
+        """How many characters from here on are a template's tag."""
+        if self.peek(1) not in ("{", "%"):
+            return 0
+        ahead = "".join(c for c, _ in self.chars[self.at : self.at + 1000])
+        match = TEMPLATE.match(ahead)
+        if match is None:
+            return 0
+        return _other_branch(ahead) if ELSE.match(ahead) else match.end()
+
+    def _steers(self) -> bool:
+        """Whether a template's tag begins here that leaves no text."""
+        length = self._template()
+        return bool(STEERS.match("".join(c for c, _ in self.chars[self.at : self.at + length])))
 
     def _redirection(self) -> None:
         operator = ""
@@ -137,7 +160,9 @@ class _Lexer:
             if char == "(" and ASSIGNMENT.fullmatch(word.literal) and len(word.pieces) == 1:
                 word.array = self._array()
                 break
-            length = self._placeholder() if char == "<" else 0
+            if char == "{" and self._steers():
+                break
+            length = self._placeholder() if char == "<" else self._template() if char == "{" else 0
             if length:
                 word.pieces.append(Piece("opaque", self.chars[self.at : self.at + length]))
                 self.at += length
@@ -187,6 +212,9 @@ class _Lexer:
             self._dollar(word, quoted)
         elif char == "`":
             self._opaque_until("`", word, quoted)
+        elif char == "{" and quoted and (length := self._template()):
+            word.pieces.append(Piece("opaque", self.chars[self.at : self.at + length], quoted=True))
+            self.at += length
         else:
             self._literal(word, quoted)
 
@@ -233,9 +261,7 @@ class _Lexer:
             self._opaque_until(")", word, quoted)
         elif following == "{":
             begin = self.at
-            while self.at < len(self.chars) and self.peek() != "}":
-                self.at += 1
-            self.at += 1
+            self._skip_braced(quoted)
             self._braced(word, self.chars[begin : self.at], quoted)
         elif following in ("'", '"') and not quoted:
             self.at += 1
@@ -250,6 +276,26 @@ class _Lexer:
             self.at += 1 + match.end()
             word.pieces.append(Piece("variable", chars, match.group(), None, quoted))
 
+    def _skip_braced(self, quoted: bool) -> None:
+        """Step over `${...}`, the quotes and variables inside included; in double quotes a single one is a letter."""
+        depth, quote = 0, ""
+        quotes = '"' if quoted else "'\""
+        while self.at < len(self.chars):
+            char = self.peek()
+            self.at += 1
+            if char == "\\":
+                self.at += 1
+            elif quote:
+                quote = "" if char == quote else quote
+            elif char in quotes:
+                quote = char
+            elif char == "$" and self.peek() == "{":
+                depth += 1
+            elif char == "}":
+                depth -= 1
+                if not depth:
+                    return
+
     @staticmethod
     def _braced(word: RawWord, chars: list[Char], quoted: bool) -> None:
         body = "".join(c for c, _ in chars[2:-1])
@@ -261,8 +307,30 @@ class _Lexer:
         default = None
         if match.group(4):
             begin = 2 + match.start(5)
-            default = chars[begin : begin + len(match.group(5))]
+            default = _unquoted(chars[begin : begin + len(match.group(5))], quoted)
         word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))
+
+
+def _other_branch(text: str) -> int:
+    """How long a template's `else` is, up to the `end` that closes it: the branch in front of it is read."""
+    depth = end = 0
+    for match in TEMPLATE.finditer(text):
+        end = match.end()
+        depth += bool(OPENS.match(match.group())) - bool(CLOSES.match(match.group()))
+        if depth < 0:
+            break
+    return end
+
+
+def _unquoted(chars: list[Char], quoted: bool) -> list[Char] | None:
+    """The default of a variable without its own quotes; None where only a run could tell it."""
+    lexer = _Lexer(chars)
+    word = RawWord([], 0, 0)
+    while lexer.at < len(chars):
+        lexer._piece(word, quoted and lexer.peek() != '"')
+    if any(piece.kind != "text" for piece in word.pieces):
+        return None
+    return [char for piece in word.pieces for char in piece.chars]
 
 
 def lex(chars: list[Char]) -> list[list[RawWord]]:

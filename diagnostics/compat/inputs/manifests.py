@@ -8,8 +8,11 @@ from typing import Literal
 import msgspec
 import yaml
 
-from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, Word
-from .commands import CommandReader, align, find_entry, holds_server, is_image, starts_itself
+from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, UnreadableInput, Word
+from .commands import CommandReader, align, find_entry, holds_server
+from .containers import is_image, starts_itself
+from .dynamo import leave_out
+from .embedded import MANIFEST, block_scalar
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import characters, lex
 from .nodes import Tree
@@ -19,10 +22,13 @@ COMMAND_KEYS = (
 )  # fmt: skip
 ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
 # Keys under which charts keep engine settings, written as `maxModelLen` for `--max-model-len`.
-SETTINGS_KEYS = ("vllmConfig", "engineArgs", "vllmEngineArgs", "engine_kwargs", "engine_args", "vllm_args")
+SETTINGS_KEYS = (
+    "vllmConfig", "engineArgs", "vllmEngineArgs", "engine_kwargs", "engine_args", "vllm_args", "vllm_config",
+)  # fmt: skip
+ROLES = ("aggregated", "prefill", "decode", "vllm")
 # Environment variables that images and operators pass on as arguments.
 ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONAL)_(VLLM_)?ARGS")
-SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken"})
+SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken", "env"})
 VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 
 
@@ -38,10 +44,14 @@ class ManifestReader:
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
         for document in self.tree.documents:
+            kind = self.tree.get(document, "kind")
+            if kind is not None and kind.value == "CustomResourceDefinition":
+                continue
             self._compose = self.tree.get(document, "services") is not None
             self._complete = self._compose or self.tree.get(document, "apiVersion") is not None
             for mapping, name in self.tree.mappings(document):
                 self._mapping(mapping, name)
+            self._embedded(document)
         if not self.found:
             self._scripts()
         if len(self.found) > 1:
@@ -52,6 +62,22 @@ class ManifestReader:
                 configuration.label = f"{self.label}#{suffix or counts[name]}"
         return [configuration for _, configuration in self.found]
 
+    def _embedded(self, document: yaml.Node) -> None:
+        """Servers in YAML that stands as a text in this one (`serveConfigV2: |`, the files of a ConfigMap)."""
+        text = self.tree.source.text
+        for node, name in self.tree.scalars(document):
+            if not MANIFEST.search(node.value):
+                continue
+            part = block_scalar(text, self.tree.start(node), self.tree.end(node))
+            if part is None:
+                continue
+            try:
+                inner = ManifestReader(Tree(self.tree.source, part), self.label)
+            except UnreadableInput:
+                continue
+            inner.read()
+            self.found += [(under or name, configuration) for under, configuration in inner.found]
+
     def _scripts(self) -> None:
         """Servers started by shell text under any key (`run`, `script`, `setup`), as workflows have them."""
         for document in self.tree.documents:
@@ -60,7 +86,7 @@ class ManifestReader:
                     text = align(
                         node.value, self.tree.source.text, self.tree.start(node), self.tree.end(node)
                     )
-                    reader = CommandReader(self.tree.source, self.label)
+                    reader = CommandReader(self.tree.source, self.label, prose=True)
                     self.found += [(name, configuration) for configuration in reader.read(text)]
 
     def _mapping(self, mapping: yaml.MappingNode, under: str) -> None:
@@ -71,6 +97,8 @@ class ManifestReader:
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
         configuration = self._from_command(nodes, env, image, under) or self._from_variable(nodes, env, image)
+        if isinstance(settings, yaml.MappingNode) and self._roles(settings):
+            return
         if configuration is None and isinstance(settings, yaml.MappingNode):
             configuration = Configuration(self.label, self.tree.source, env=env, image=image)
         if configuration is None:
@@ -87,10 +115,22 @@ class ManifestReader:
                 configuration.words = [*self._words(model)[:1], *configuration.words]
         self.found.append((name, configuration))
 
+    def _roles(self, settings: yaml.MappingNode) -> bool:
+        """Take in settings that are kept by role (srt-slurm's `vllm_config: {prefill: ..., decode: ...}`)."""
+        roles = [(str(key), value) for key, _, value in self.tree.items(settings) if key in ROLES]
+        for role, value in roles:
+            if isinstance(value, yaml.MappingNode):
+                entries = self._settings(value)
+                found = Configuration(self.label, self.tree.source, entries=entries, typed=True)
+                found.launcher = "what the launcher adds"
+                leave_out(found)
+                self.found.append((role, found))
+        return bool(roles)
+
     def _image(self, nodes: dict[str, yaml.Node]) -> str | None:
         image = nodes.get("image")
         if isinstance(image, yaml.ScalarNode) and isinstance(image.value, str):
-            return image.value
+            return VARIABLE.sub(lambda match: match.group(3) or match.group(), image.value)
         if isinstance(image, yaml.MappingNode):
             repository, tag = self.tree.get(image, "repository"), self.tree.get(image, "tag")
             if isinstance(repository, yaml.ScalarNode):

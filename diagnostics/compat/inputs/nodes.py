@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,11 +20,13 @@ MAX_NODES = 200_000
 class Tree:
     """The documents of one YAML text."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, part: str | None = None) -> None:
+        """Read a source, or a `part` of it whose characters stand where they do in the whole."""
         self.source = source
+        text = source.text if part is None else part
         # The C parser counts characters after a byte order mark.
-        self._base = 1 if source.text.startswith("\ufeff") else 0
-        self._loader = Loader(source.text[self._base :])
+        self._base = 1 if text.startswith("\ufeff") else 0
+        self._loader = Loader(text[self._base :])
         self.documents: list[yaml.Node] = []
         self._read = 0
         try:
@@ -32,6 +35,10 @@ class Tree:
                 if node is not None:
                     self.documents.append(node)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
+            if re.search(r"\{\{.*\}\}|\{%.*%\}", text):
+                raise UnreadableInput(
+                    f"{source.name} is a template and no YAML yet: check what it renders to (`helm template ...`)"
+                ) from None
             raise UnreadableInput(f"{source.name} is not valid YAML: {_one_line(error)}") from None
 
     def value(self, node: yaml.Node, depth: int = 0) -> Any:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
 from .commands import CommandReader, align, find_entry, holds_server
 
+# An argument's name (None for `**mapping`), where it stands, and its value.
+Given = tuple[str | None, ast.expr | ast.keyword, ast.expr]
 # The classes of vLLM that take the engine's arguments as keywords; the first positional one is the model.
 CLASSES = frozenset({"LLM", "EngineArgs", "AsyncEngineArgs"})
+# Ray's classes that hand their `engine_kwargs` to the engine.
+RAY = frozenset({"LLMConfig", "LLMServingArgs", "vLLMEngineProcessorConfig"})
 # Functions of the standard library that run a command written as one text.
 SHELLS = frozenset(
     {"system", "popen", "Popen", "run", "call", "check_call", "check_output", "create_subprocess_shell"}
@@ -78,32 +82,42 @@ class _Script:
             return []
         if self._vllm and _called(node) in CLASSES:
             return [self._keywords(node)]
+        if _called(node) in RAY:
+            kwargs = next(
+                (keyword.value for keyword in node.keywords if keyword.arg == "engine_kwargs"), None
+            )
+            return [] if kwargs is None else [self._configured([(None, kwargs, kwargs)], "engine")]
         return self._text(node.args[0]) if node.args and _called(node) in SHELLS else []
 
     def _keywords(self, node: ast.Call) -> Configuration:
         usage = "llm" if _called(node) == "LLM" else "engine"
+        given: list[Given] = [("model", item, item) for item in node.args[:1]]
+        given += [(keyword.arg, keyword, keyword.value) for keyword in node.keywords]
+        found = self._configured(given, usage)
+        if usage == "llm":
+            found.unnamed = [self._word(item) for item in node.args[1:]]
+        return found
+
+    def _configured(self, given: list[Given], usage: Literal["llm", "engine"]) -> Configuration:
         found = Configuration(
             self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
         )
-        if usage == "llm":
-            found.unnamed = [self._word(item) for item in node.args[1:]]
-        given: list[tuple[str, ast.expr | ast.keyword, ast.expr]]
-        given = [("model", item, item) for item in node.args[:1]]
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                given.append((keyword.arg, keyword, keyword.value))
-            else:
-                mapping = self._mapping(keyword.value)
-                if mapping is None:
-                    found.unread = (*found.unread, f"**{ast.unparse(keyword.value)}")
-                else:
-                    given += [(name, keyword, value) for name, value in mapping.items()]
         for name, at, value in given:
-            if name in NOT_OPTIONS:
-                found.notes.append(f"{name} was not checked: no option of the command stands for it")
-            else:
-                found.entries.append(self._entry(name, at, value))
+            if name is not None:
+                self._add(found, name, at, value)
+                continue
+            mapping = self._mapping(value)
+            if mapping is None:
+                found.unread = (*found.unread, f"**{ast.unparse(value)}")
+            for key, item in (mapping or {}).items():
+                self._add(found, key, at, item)
         return found
+
+    def _add(self, found: Configuration, name: str, at: ast.expr | ast.keyword, value: ast.expr) -> None:
+        if name in NOT_OPTIONS:
+            found.notes.append(f"{name} was not checked: no option of the command stands for it")
+        else:
+            found.entries.append(self._entry(name, at, value))
 
     def _entry(self, name: str, at: ast.expr | ast.keyword, node: ast.expr) -> Entry:
         opaque = False

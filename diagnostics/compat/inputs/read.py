@@ -9,11 +9,11 @@ import os
 import re
 from pathlib import Path
 
-from .base import Configuration, Source, UnreadableInput
+from .base import SERVER, Configuration, Source, UnreadableInput
+from .embedded import unit
 from .files import is_flat, read_settings
 from .nodes import Tree
 
-SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bengine\s+serve\b")
 PYTHON = re.compile(r"^(?:from vllm|import vllm)\b.*$", re.M)
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.M)
 MAX_BYTES = 4 * 2**20
@@ -30,7 +30,7 @@ def read_command(text: str) -> list[Configuration]:
             or "the command line starts no server this checker knows; expected one with `vllm serve`, "
             "`python -m vllm.entrypoints.openai.api_server`, `engine serve`, or `docker run` of a vLLM image"
         )
-    return [_with_settings_file(configuration, Path()) for configuration in found]
+    return [_complete(configuration, Path()) for configuration in found]
 
 
 def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
@@ -61,8 +61,14 @@ def read_text(
         found = read_dockerfile(source, name)
     elif suffix in (".yaml", ".yml", ".json"):
         found = _read_yaml(source, engine)
-    elif suffix in (".sh", ".bash", ".zsh", ".service", ".env") or text.startswith("#!"):
-        found = _commands(Source(name, _service_lines(text)) if suffix == ".service" else source)
+    elif suffix in (".service", ".container"):
+        found = _commands(source, unit(text))
+    elif suffix in (".sh", ".bash", ".zsh", ".env") or text.startswith("#!"):
+        found = _commands(source)
+    elif suffix == ".ipynb":
+        from .notebooks import read_notebook
+
+        found = read_notebook(source, name)
     elif suffix == ".py" or (not suffix and _is_python(text)):
         from .python import read_python
 
@@ -73,10 +79,10 @@ def read_text(
         raise UnreadableInput(
             _other(name, text)
             or f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
-            "no `engine serve`, no container with a vLLM image"
-            + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix == ".py" else "")
+            "no `engine serve`, no container of a vLLM image with arguments"
+            + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix in (".py", ".ipynb") else "")
         )
-    return [_with_settings_file(item, folder or Path()) for item in found]
+    return [_complete(item, folder or Path()) for item in found]
 
 
 # What people run beside the servers this checker knows: the words, and whose they are.
@@ -126,10 +132,10 @@ def _read_either(source: Source, engine: str | None) -> list[Configuration]:
     return _commands(source)
 
 
-def _commands(source: Source) -> list[Configuration]:
+def _commands(source: Source, part: str | None = None) -> list[Configuration]:
     from .commands import read_commands
 
-    return read_commands(source, source.name)
+    return read_commands(source, source.name, part)
 
 
 def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
@@ -151,22 +157,15 @@ def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:
     return _commands(source) if isinstance(tree.value(only), str) else []
 
 
-def _service_lines(text: str) -> str:
-    """A systemd unit with its keys blanked out, so that the commands and variables are shell text."""
-    lines = []
-    for line in text.split("\n"):
-        for key, shell in (("ExecStart=", " " * 10), ("Environment=", "export      ")):
-            if line.startswith(key):
-                line = shell + line[len(key) :]
-                break
-        else:
-            line = line if line.startswith((" ", "\t", "-")) else "#" + line[1:]
-        lines.append(line)
-    return "\n".join(lines)
+def _complete(configuration: Configuration, folder: Path) -> Configuration:
+    """Leave a front end's own options out, and read the file a command names with `--config FILE`.
 
+    A file that cannot be read is noted.
+    """
+    if configuration.module is not None and configuration.module.text == "dynamo.vllm":
+        from .dynamo import adopt
 
-def _with_settings_file(configuration: Configuration, folder: Path) -> Configuration:
-    """Read the file a command names with `--config FILE`; note it when it cannot be read."""
+        adopt(configuration)
     words = configuration.words
     for index, word in enumerate(words[:-1]):
         if word.text != "--config":

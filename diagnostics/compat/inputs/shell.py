@@ -6,12 +6,21 @@ elsewhere) becomes an opaque word.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
 
 from .base import EnvSetting, Source, Word
 from .lexer import ASSIGNMENT, Char, Piece, RawWord
+
+
+def _is_opaque(char: Char) -> bool:
+    """Whether a character of a variable is of a part nobody can know: its offset is then below zero."""
+    return char[1] < 0
+
+
+OPTIONS = re.compile(r"(^|\s)-")
 
 
 class Shell(msgspec.Struct):
@@ -22,6 +31,31 @@ class Shell(msgspec.Struct):
     arrays: dict[str, list[Word]] = {}
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
+    # Where the open `if` and `case` begin, where closed ones stood, and what variables were inside the open ones.
+    branches: list[int] = []
+    closed: list[tuple[int, int]] = []
+    inside: dict[str, set[str | None]] = {}
+
+    def keyword(self, text: str, offset: int) -> None:
+        """Enter or leave a branch. Behind it, a variable that it may or may not have set is not known.
+
+        One that holds options keeps the last ones: each is worth checking.
+        """
+        if text in ("if", "case"):
+            self.branches.append(offset)
+        elif text in ("fi", "esac") and self.branches:
+            begin = self.branches.pop()
+            if self.branches:
+                return
+            self.closed.append((begin, offset))
+            for name, values in self.inside.items():
+                if len(values) > 1 and not any(value and OPTIONS.search(value) for value in values):
+                    self.variables.pop(name, None)
+            self.inside = {}
+
+    def is_conditional(self, offset: int) -> bool:
+        """Whether what stands there is in a branch that has been left."""
+        return any(begin <= offset < end for begin, end in self.closed)
 
     def assign(self, word: RawWord, export: bool, begin: int | None = None) -> None:
         """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`; `begin` is where its statement begins, if it is alone."""
@@ -35,21 +69,29 @@ class Shell(msgspec.Struct):
             return
         chars, opaque = self._value(word, match.end())
         previous = self.variables.get(name, []) if match.group(1) else []
-        if opaque:
+        if self.branches:
+            before = {self._text(name)} if name in self.variables else set()
+            self.inside.setdefault(name, before)
+        if all(_is_opaque(char) or char[0].isspace() for char in chars) and opaque:
             self.variables.pop(name, None)
         else:
             self.variables[name] = previous + chars
+        if self.branches:
+            self.inside[name].add(self._text(name) if name in self.variables else None)
         if export or self.export_all or name in self.exported:
-            value = None if opaque else "".join(c for c, _ in self.variables[name])
+            value = None if opaque else self._text(name)
             start = word.start if begin is None else begin
             self.exported[name] = EnvSetting(
                 name, value, self.source.place(word.start), self.source, start, word.end
             )
 
+    def _text(self, name: str) -> str:
+        return "".join(char for char, _ in self.variables[name])
+
     def export(self, name: str, offset: int) -> None:
         """Mark a variable as seen by the commands that follow."""
         if name in self.variables:
-            value = "".join(c for c, _ in self.variables[name])
+            value = None if any(map(_is_opaque, self.variables[name])) else self._text(name)
             self.exported[name] = EnvSetting(name, value, self.source.place(offset))
 
     def setting(self, word: RawWord) -> EnvSetting | None:
@@ -70,8 +112,8 @@ class Shell(msgspec.Struct):
         for piece in pieces:
             expanded = self._expand_piece(piece)
             opaque = opaque or expanded is None
-            chars += expanded or []
-        return chars, opaque
+            chars += [(c, -1 - at) for c, at in piece.chars] if expanded is None else expanded
+        return chars, opaque or any(map(_is_opaque, chars))
 
     def _expand_piece(self, piece: Piece) -> list[Char] | None:
         if piece.kind == "text":
@@ -103,7 +145,9 @@ class Shell(msgspec.Struct):
                 opaque[-1] = started[-1] = True
                 continue
             for char in expanded:
-                if piece.kind == "variable" and not piece.quoted and char[0] in " \t\n":
+                if _is_opaque(char):
+                    opaque[-1], char = True, (char[0], -1 - char[1])
+                elif piece.kind == "variable" and not piece.quoted and char[0] in " \t\n":
                     if started[-1]:
                         fields.append([])
                         opaque.append(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..facts.unknown import Unknown
@@ -27,6 +27,8 @@ class RuleHit:
     change: Change
     stops_start: bool
     remedy: Fix | None = None
+    # What may give the options whose absence the rule rests on.
+    doubt: tuple[str, ...] = ()
 
 
 def evaluate(engine: str, version: object, facts: Facts) -> list[RuleHit]:
@@ -34,6 +36,9 @@ def evaluate(engine: str, version: object, facts: Facts) -> list[RuleHit]:
     rule_set = load(engine)
     scope = Scope(rule_set, version, facts)
     hits = [hit for rule in rule_set.rules if (hit := _apply(engine, rule, version, facts, scope))]
+    if facts.more:
+        wider = Scope(rule_set, version, facts, facts.more)
+        hits = [_doubted(hit, version, wider) for hit in hits]
     return sorted(hits, key=lambda hit: not hit.certain)
 
 
@@ -68,6 +73,15 @@ def _apply(engine: str, rule: Rule, version: object, facts: Facts, scope: Scope)
         stops_start=certain and severity == "error" and (where.at or rule.at) == "startup",
         remedy=fix,
     )
+
+
+def _doubted(hit: RuleHit, version: object, wider: Scope) -> RuleHit:
+    """The hit, with what may give the options that it rests on not being given."""
+    where = hit.rule.range_for(version)
+    if not hit.certain or where is None:
+        return hit
+    outcome = conditions.evaluate(where.when or hit.rule.when, wider)
+    return replace(hit, doubt=tuple(sorted(outcome.missing))) if isinstance(outcome, Unknown) else hit
 
 
 def _mentions(facts: Facts, flags: list[str], env: list[str]) -> bool:

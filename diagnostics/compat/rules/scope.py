@@ -36,6 +36,8 @@ class Facts:
     device: Device | None = None
     defaults: Callable[[str], Any] = no_default
     usage: str = "api_server"
+    # What may give more options than are known, such as a variable.
+    more: tuple[str, ...] = ()
 
 
 class Scope:
@@ -47,7 +49,9 @@ class Scope:
     JSON).
     """
 
-    def __init__(self, rule_set: RuleSet, version: object, facts: Facts) -> None:
+    def __init__(self, rule_set: RuleSet, version: object, facts: Facts, more: tuple[str, ...] = ()) -> None:
+        """With `more`, an option that is not given is unknown: these may give it."""
+        self._more = more
         self._terms = rule_set.terms
         self._defaults = rule_set.defaults
         self._version = str(version)
@@ -66,7 +70,8 @@ class Scope:
     def _look_up(self, name: str) -> Any:
         space, _, rest = name.partition(".")
         if space == "given":
-            return _descend(self._facts.flags, rest)
+            value = _descend(self._facts.flags, rest)
+            return unknown(*self._more) if value is None and self._more else value
         if space == "env":
             return self._facts.env.get(rest)
         if space == "model":
@@ -112,6 +117,8 @@ class Scope:
         value = _descend(given, rest) if rest else given
         if value is not None and value not in _LEFT_OPEN.get(name, ()):
             return value
+        if self._more:
+            return unknown(*self._more)
         ranges = self._defaults.get(name)
         return self._facts.defaults(name) if ranges is None else self.value_of(ranges)
 

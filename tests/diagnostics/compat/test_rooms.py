@@ -17,8 +17,8 @@ FLOORS = (
     {"checks"},
     {"parsing"},
     {"rules", "harvest"},
-    {"releases"},
     {"facts", "inputs"},
+    {"releases"},
 )
 HEIGHT = {room: -number for number, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

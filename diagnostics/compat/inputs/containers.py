@@ -1,0 +1,103 @@
+"""Containers that a command runs: which image, with what environment, and what follows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from .base import EnvSetting, Source, Word
+from .kserve import is_huggingfaceserver
+
+IMAGE = re.compile(r"(?:^|/)(?!vllm-runtime)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
+CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
+# Options of `docker run` that take no value; every other option takes one.
+RUN_SWITCHES = frozenset((
+    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "--rm",
+    "--init", "--privileged", "-P", "--publish-all", "--read-only", "--no-healthcheck",
+    "--oom-kill-disable", "--sig-proxy", "-q", "--quiet", "--replace", "--nv", "--rocm",
+))  # fmt: skip
+
+
+def basename(text: str) -> str:
+    """The last part of a path."""
+    return text.rsplit("/", 1)[-1]
+
+
+OFFICIAL = re.compile(r"(?:^|/)vllm/vllm-openai[\w.-]*(?:[:@]|$)")
+
+
+def starts_itself(image: str | None) -> bool:
+    """Whether an image's own entry point starts the server, so that what follows it are arguments."""
+    return bool(image and OFFICIAL.search(image))
+
+
+def is_image(text: str) -> bool:
+    """Whether a container image's name says that it holds vLLM's server."""
+    return (bool(IMAGE.search(text)) or is_huggingfaceserver(text)) and not text.startswith("-")
+
+
+class Container(msgspec.Struct):
+    """A `docker run`: index of the first word after the image, its environment and `--entrypoint`.
+
+    What follows the image of an `exec` is a command of its own.
+    """
+
+    begin: int
+    image: str
+    env: list[EnvSetting]
+    entry: str | None
+    executes: bool = False
+
+
+def find_container(words: Sequence[Word]) -> Container | None:
+    """The container that these words run, when its image is a vLLM one."""
+    runner = next((i for i, w in enumerate(words) if basename(w.text) in CONTAINER_RUNNERS), None)
+    if runner is None:
+        return None
+    run = next((i for i in range(runner + 1, len(words)) if words[i].text in ("run", "create", "exec")), None)
+    if run is None:
+        return None
+    env: list[EnvSetting] = []
+    entry: str | None = None
+    index = run + 1
+    while index < len(words):
+        word = words[index]
+        if not word.text.startswith("-"):
+            if is_image(word.text):
+                return Container(index + 1, word.text, env, entry, words[run].text == "exec")
+            if not word.opaque:  # some other image: only an explicit server command counts
+                return None
+            index += 1
+            continue
+        name, equals, value = word.text.partition("=")
+        takes_value = not equals and name not in RUN_SWITCHES and index + 1 < len(words)
+        given = value if equals else (words[index + 1].text if takes_value else "")
+        if name in ("-e", "--env") and "=" in given:
+            key, _, text = given.partition("=")
+            last = words[index + takes_value]
+            env.append(EnvSetting(key, text, last.place, *extent(word, last)))
+        if name == "--entrypoint":
+            entry = given
+        index += 2 if takes_value else 1
+    return None
+
+
+def docker_env(words: Sequence[Word]) -> list[EnvSetting]:
+    """Every `-e NAME=value` among the words in front of a server's command."""
+    found = []
+    for index, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        given = value if equals else (words[index + 1].text if index + 1 < len(words) else "")
+        if name in ("-e", "--env") and "=" in given:
+            key, _, text = given.partition("=")
+            last = word if equals else words[index + 1]
+            found.append(EnvSetting(key, text, word.place, *extent(word, last)))
+    return found
+
+
+def extent(first: Word, last: Word) -> tuple[Source | None, int, int]:
+    """Where words stand that set a variable, if one cut takes them out."""
+    plain = first.style == last.style == "shell" and first.source is last.source and first.start <= last.start
+    return (first.source, first.start, last.end) if plain else (None, 0, 0)

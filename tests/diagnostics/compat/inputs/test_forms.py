@@ -1,0 +1,255 @@
+"""Forms that people keep servers in besides plain commands and manifests: each becomes the same words at their places."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from camshaft.core.places import Place
+from camshaft.diagnostics.compat.inputs.base import Configuration, UnreadableInput
+from camshaft.diagnostics.compat.inputs.read import read_text
+from camshaft.diagnostics.compat.run import check_all, image_release
+
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - image: vllm/vllm-openai:v0.8.5
+    args: ["--model", "m", "--swap-space", "4"]
+"""
+RAY = """\
+apiVersion: ray.io/v1
+kind: RayService
+spec:
+  serveConfigV2: |
+    applications:
+    - args:
+        llm_configs:
+        - engine_kwargs:
+            swap_space: 4
+            max_model_len: 8192
+"""
+SRT = """\
+model: {path: m}
+backend:
+  vllm_config:
+    prefill: {max-model-len: 8192, dyn-tool-call-parser: x}
+    decode: {max-num-seqs: 4, data-parallel-hybrid-lb: true}
+"""
+DYNAMO = "python3 -m dynamo.vllm --model m --is-prefill-worker --connector nixl lmcache --headless --swap-space 4\n"
+
+
+def one(text: str, name: str) -> Configuration:
+    (found,) = read_text(text, name)
+    return found
+
+
+def words(configuration: Configuration) -> list[str]:
+    return [word.text for word in configuration.words]
+
+
+def notebook(*cells: str, indent: int | None = 1) -> str:
+    made = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    return json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": ["vllm serve x"]}, *made]}, indent=indent
+    )
+
+
+@pytest.mark.parametrize("name", ["deploy.sh", "main.tf"])
+def test_manifest_in_a_here_document(name: str) -> None:
+    text = (
+        f"kubectl apply -f - <<EOF\n{MANIFEST}EOF\n" if name == "deploy.sh" else f"y = <<EOF\n{MANIFEST}EOF\n"
+    )
+    found = one(text, name)
+    assert words(found) == ["--model", "m", "--swap-space", "4"]
+    assert found.words[2].place == Place(name, 7, 28)
+    assert found.source.text == text
+
+
+def test_yaml_in_yaml_keeps_its_places() -> None:
+    found = one(RAY, "ray.yaml")
+    assert [(e.key, e.value, e.place.line) for e in found.entries] == [
+        ("swap-space", 4, 9),
+        ("max-model-len", 8192, 10),
+    ]
+
+
+def test_settings_kept_by_role() -> None:
+    prefill, decode = read_text(SRT, "recipe.yaml")
+    assert [e.key for e in prefill.entries] == ["max-model-len"]
+    assert prefill.notes == ["not checked, as Dynamo's own: dyn-tool-call-parser"]
+    (result,) = check_all([decode], targets=["0.33.0"])
+    assert result.starts is None  # the launcher may add --data-parallel-size-local
+    assert result.depends_on == ("what the launcher adds",)
+
+
+def test_dynamo_takes_the_engines_options_and_none_of_the_server() -> None:
+    found = one(DYNAMO, "run.sh")
+    assert words(found) == ["--model", "m", "--swap-space", "4"]
+    assert found.notes == ["not checked, as Dynamo's own: --is-prefill-worker, --connector, --headless"]
+    (result,) = check_all(read_text(DYNAMO.rstrip() + " --host h\n", "run.sh"), targets=["0.33.0"])
+    assert {f.flags for f in result.findings if f.stops} == {("--swap-space",), ("--host",)}
+
+
+def test_ray_classes_hand_their_arguments_on() -> None:
+    found = one(
+        "from ray.serve.llm import LLMConfig\n"
+        "config = LLMConfig(model_loading_config=dict(model_id='m'), engine_kwargs=dict(swap_space=4, **more))\n",
+        "serve.py",
+    )
+    assert found.entries == []
+    assert found.unread == ("**dict(swap_space=4, **more)",)
+    found = one(
+        "from ray.data.llm import *\nvLLMEngineProcessorConfig(engine_kwargs={'swap_space': 4})\n", "b.py"
+    )
+    assert [(e.key, e.value) for e in found.entries] == [("swap-space", 4)]
+
+
+@pytest.mark.parametrize("indent", [1, None])
+def test_notebook(indent: int | None) -> None:
+    text = notebook(
+        "%pip install vllm\nfrom vllm import LLM",
+        "this is no Python",
+        "llm = LLM(model='m',\n          swap_space=4)",
+        "!nohup vllm serve m --port 1 &",
+        "%%bash\nexport VLLM_USE_V1=0\nvllm serve m \\\n  --seed 1",
+        indent=indent,
+    )
+    llm, served, scripted = read_text(text, "a.ipynb")
+    assert [(e.key, e.value) for e in llm.entries] == [("model", "m"), ("swap-space", 4)]
+    assert words(served) == ["m", "--port", "1"]
+    assert words(scripted) == ["m", "--seed", "1"]
+    assert not llm.editable
+    assert not served.editable
+    if indent:
+        lines = text.splitlines()
+        assert "swap_space" in lines[llm.entries[1].place.line - 1]
+        assert "--seed" in lines[scripted.words[1].place.line - 1]
+
+
+def test_what_is_no_notebook_is_refused() -> None:
+    with pytest.raises(UnreadableInput, match="no notebook"):
+        read_text("[]", "a.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "vllm.service",
+            "[Unit]\nAfter=x\n\n[Service]\n# vllm serve old\nExecStart=/v/vllm serve m \\\n  --seed 1\n",
+        ),
+        ("vllm.container", "[Container]\n\nImage=vllm/vllm-openai\nExec=vllm serve m \\\n  --seed 1\n"),
+    ],
+)
+def test_units_keep_their_text_for_fixes(name: str, text: str) -> None:
+    found = one(text, name)
+    assert words(found) == ["m", "--seed", "1"]
+    assert found.source.text == text
+    assert text[found.words[1].start : found.words[1].end] == "--seed"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("""C=${C:-'{"a":{"b":1}}'}\nvllm serve m --compilation-config "$C" """, '{"a":{"b":1}}'),
+        ("""vllm serve m --compilation-config "${C:-{"a":"it's"}}" """, None),
+        ("""vllm serve m --compilation-config "${C:-${D:-3}}" """, "${C:-${D:-3}}"),
+    ],
+)
+def test_defaults_of_variables_with_braces(text: str, expected: str | None) -> None:
+    found = one(text + "--port 1\n", "a.sh")
+    assert words(found)[-2:] == ["--port", "1"]
+    if expected:
+        assert words(found)[2] == expected
+
+
+def test_tags_of_templates_are_unknown_and_their_first_branch_is_read() -> None:
+    found = one(
+        "vllm serve {{ .model | quote }} {{- if .x }} --enforce-eager{{ else }} --foo {{ if .y }}1{{ end }}{{ end }} "
+        "--port={{ .p }} --seed {{ if .s }}{{ .s }}{{ else }}5{{- end }} {% if a %}--dtype {{b}}{% endif %}\n",
+        "a.sh",
+    )
+    assert [(word.text, word.opaque) for word in found.words] == [
+        ("{{ .model | quote }}", True),
+        ("--enforce-eager", False),
+        ("--port={{ .p }}", True),
+        ("--seed", False),
+        ("{{ .s }}", True),
+        ("--dtype", False),
+        ("{{b}}", True),
+    ]
+
+
+BRANCHES = """\
+A=(--port 1)
+N=1
+if x; then
+  A+=(--headless)
+  N=0
+elif y; then N=7
+else
+  A+=(--data-parallel-hybrid-lb --data-parallel-size-local 1)
+fi
+E=
+if z; then E="--swap-space 4"; fi
+C="--seed 1"
+if f; then C="$C --dtype '$N'"; fi
+vllm serve m "${A[@]}" --max-num-seqs $N $E $C
+"""
+
+
+def test_branches_of_a_script() -> None:
+    found = one(BRANCHES, "a.sh")
+    assert [word.text for word in found.words if word.conditional][:2] == [
+        "--headless",
+        "--data-parallel-hybrid-lb",
+    ]
+    assert [word.text for word in found.words if word.opaque] == ["$N", "'$N'"]
+    (result,) = check_all([found], targets=["0.33.0"])
+    stopping = {f.code: f.depends_on for f in result.findings if f.stops}
+    assert stopping["FL-02"] == ()  # whichever branch is taken, this one does not start
+    assert "whether --headless is given" in stopping["VLLM-PA-32"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: x\nmodel: {path: m}\nbackend: {type: vllm}\nresources: {gpus: 8}\n",
+        "replicaCount: 1\nimage: {repository: a, tag: b}\nservice: {port: 80}\n",
+        "title: Panel\nid: 3\nuid: abc\n",
+        "kind: CustomResourceDefinition\nspec:\n  vllmConfig:\n    type: object\n    properties: {}\n",
+        "notes:\n- Update vllm serve flags, --foo among them\n- Use `vllm serve m --port 1` for it\nfrom: a\nto: b\n",
+        "a: |\n  Run it with vllm serve and its options --port\nb: {c: 1}\n",
+    ],
+)
+def test_other_programs_files_are_refused(text: str) -> None:
+    with pytest.raises(UnreadableInput):
+        read_text(text, "values.yaml")
+
+
+def test_a_template_that_is_no_yaml_says_what_to_check() -> None:
+    with pytest.raises(UnreadableInput, match="helm template"):
+        read_text("a:\n  {{- range .x }}\n  - {{ . }}\n  {{- end }}\n", "deployment.yaml")
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("vllm/vllm-openai:v0.8.5", "0.8.5"),
+        ("ghcr.io/x/aibrix/vllm-openai:v0.10.0-cu128-nixl", "0.10.0"),
+        ("registry/vllm-cpu:0.9.2", "0.9.2"),
+        ("ghcr.io/llm-d/llm-d-cuda:v0.8.0", None),
+        ("kserve/huggingfaceserver:v0.15.0-gpu", None),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0", None),
+        ("lmcache/vllm-openai:v0.7.0", None),
+    ],
+)
+def test_only_images_of_vllm_tell_its_release(image: str, release: str | None) -> None:
+    text = f"services:\n  v:\n    image: ${{IMAGE:-{image}}}\n    command: vllm serve m --port 1\n"
+    found = one(text, "compose.yaml")
+    assert found.image == image
+    told = image_release(found)
+    assert (str(told) if told else None) == release
