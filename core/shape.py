@@ -11,6 +11,8 @@ from typing import Any
 from .errors import ModelError
 from .quantization import Quantization, dtype_bytes, stored_quantization
 
+CHANGING_ROPES = ("dynamic", "longrope")  # their angles depend on the longest sequence of a batch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -56,6 +58,22 @@ class ModelShape:
     def num_moe_layers(self) -> int:
         return self.num_layers - self.num_dense_layers if self.num_experts else 0
 
+    @property
+    def longest_context(self) -> int:
+        """Positions that can be served: those the model was made for and those its rope scaling adds (as vLLM
+        derives max_model_len), but none at which the scaling would change the angles of all earlier ones.
+        """
+        scaling, longest = self.rope_scaling or {}, self.max_position_embeddings
+        kind, factor = rope_kind(scaling), scaling.get("factor")
+        original = int(
+            scaling.get("original_max_position_embeddings")
+            or self.raw.get("original_max_position_embeddings")
+            or longest
+        )
+        if kind in CHANGING_ROPES:
+            return min(longest, original)
+        return max(longest, int(original * factor)) if kind in ("yarn", "linear") and factor else longest
+
 
 def read_shape(path: str | Path) -> ModelShape:
     """Shape of the model in a folder, or of one `config.json`. Raises ModelError."""
@@ -79,7 +97,7 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
     try:
         hidden, heads = _size(text, "hidden_size"), _size(text, "num_attention_heads")
         architecture = (raw.get("architectures") or text.get("architectures") or [text["model_type"]])[0]
-        rope = dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
+        theta, scaling = rope_of(text)
         return ModelShape(
             name=name or str(raw.get("_name_or_path", "")),
             architecture=architecture,
@@ -93,10 +111,8 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             max_position_embeddings=int(text.get("max_position_embeddings", 2048)),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
             rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta") or text.get("rope_theta") or 10000.0),
-            rope_scaling=rope
-            if (rope.get("rope_type") or rope.get("type")) not in (None, "default")
-            else None,
+            rope_theta=theta,
+            rope_scaling=scaling,
             attention_bias=bool(text.get("attention_bias", "Qwen2" in architecture)),
             qk_norm="Qwen3" in architecture,
             sliding_window=text.get("sliding_window") if text.get("use_sliding_window", True) else None,
@@ -117,6 +133,21 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
         raise ModelError(f"{name or 'config.json'}: the key {error} is missing") from error
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, IndexError) as error:
         raise ModelError(f"{name or 'config.json'}: unusable value: {error}") from error
+
+
+def rope_of(text: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
+    """Base of the rotary embedding, and its scaling if there is one; of layers that differ, the first scaled ones'."""
+    rope = dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
+    each = [dict(part) for part in rope.values() if isinstance(part, Mapping)] or [rope]
+    found = next((part for part in each if rope_kind(part)), each[0])
+    theta = float(found.get("rope_theta") or text.get("rope_theta") or 10000.0)
+    return theta, found if rope_kind(found) else None
+
+
+def rope_kind(scaling: Mapping[str, Any]) -> str | None:
+    """The name of a rope scaling; None for none."""
+    kind = scaling.get("rope_type") or scaling.get("type")
+    return None if kind in (None, "default") else str(kind)
 
 
 def _size(text: Mapping[str, Any], key: str) -> int:

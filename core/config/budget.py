@@ -45,7 +45,7 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     """
     rows, block = required(config, "max_num_seqs"), required(config, "block_size")
     length = required(config, "max_model_len")
-    longest = length if length > 0 else shape.max_position_embeddings
+    longest = length if length > 0 else min(shape.max_position_embeddings, shape.longest_context)
     on_cpu = kind == "cpu"
     return MemorySettings(
         max_num_batched_tokens=required(config, "max_num_batched_tokens"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
 from ..memory import MemoryBudget
 from ..model_sheets import sheet_of, sheet_shape
-from ..shape import ModelShape, read_shape
+from ..shape import CHANGING_ROPES, ModelShape, read_shape, rope_kind
 from .budget import memory_of
 from .hardware import Hardware, find_cpu
 from .resolve import Resolved, resolve
@@ -75,24 +75,20 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
 
 
 def _refuse_longer_than_model(resolved: Resolved) -> None:
-    """Raises ConfigError for a max_model_len beyond the positions that the model was made for."""
+    """Raises ConfigError for a max_model_len beyond the positions that the model can be served with."""
     shape, length = resolved.shape, resolved.values["max_model_len"]
-    if shape is None or not isinstance(length.value, int) or length.value <= _longest_context(shape):
+    if shape is None or not isinstance(length.value, int) or length.value <= shape.longest_context:
         return
-    raise ConfigError(
-        f"{length.why}: max_model_len: {length.value} is more than the {_longest_context(shape)} positions that the "
-        "model was made for (max_position_embeddings of its config.json); lower it"
+    kind = rope_kind(shape.rope_scaling or {})
+    bound = (
+        f"at which its rope scaling ({kind}) begins to change the angles of every position"
+        if kind in CHANGING_ROPES
+        else "that the model was made for (max_position_embeddings of its config.json)"
     )
-
-
-def _longest_context(shape: ModelShape) -> int:
-    """Positions a model was made for, those its rope scaling adds included (as vLLM derives max_model_len)."""
-    scaling = shape.rope_scaling or {}
-    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if kind not in ("yarn", "linear", "dynamic") or not factor:
-        return shape.max_position_embeddings
-    original = scaling.get("original_max_position_embeddings") or shape.max_position_embeddings
-    return max(shape.max_position_embeddings, int(original * factor))
+    raise ConfigError(
+        f"{length.why}: max_model_len: {length.value} is more than the {shape.longest_context} positions {bound}; "
+        "lower it"
+    )
 
 
 def _refuse_gpu_only(resolved: Resolved) -> None:

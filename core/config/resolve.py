@@ -174,7 +174,11 @@ def _max_model_len(facts: _Facts) -> Effective:
         return Effective(-1, "unknown", "auto: the longest that fits, known once memory is measured")
     if facts.shape is None:
         return Effective(None, "unknown", "needs the model's config.json")
-    return Effective(facts.shape.max_position_embeddings, "derived", "the model's max_position_embeddings")
+    made_for, longest = facts.shape.max_position_embeddings, facts.shape.longest_context
+    if longest < made_for:
+        why = f"the model's positions before its rope scaling changes, of {made_for}"
+        return Effective(longest, "derived", why)
+    return Effective(made_for, "derived", "the model's max_position_embeddings")
 
 
 def _block_size(facts: _Facts) -> Effective:

@@ -46,7 +46,7 @@ class Decoder:
         self._embedding = None
         if not tied:
             self._embedding = load.tensor(f"{embedding}.weight", shape.vocab_size, shape.hidden_size)
-        self._cos_sin = cos_sin_table(shape, shape.max_position_embeddings).to(device)
+        self._cos_sin = cos_sin_table(shape, shape.longest_context).to(device)
         self._scale = shape.head_dim**-0.5
         self._workspace = Workspace(shape, device, dtype)
         self._programs = None

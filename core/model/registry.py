@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..errors import ModelError
-from ..shape import ModelShape
+from ..shape import ModelShape, rope_kind
 from .base import Model, WeightSource
 from .decoder import Decoder
 from .feed_forward import MIXTURES
@@ -13,18 +13,24 @@ from .rope import SCALINGS
 
 DENSE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 
+# Others share an architecture's name, not its tensors' (EXAONE 3 is a LlamaForCausalLM).
+MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"})
+
 
 def obstacle(shape: ModelShape) -> str | None:
     """Why the project's own definitions cannot run a model, None if they can."""
     raw, scaling = shape.raw, shape.rope_scaling or {}
-    kind = scaling.get("rope_type") or scaling.get("type")
+    kind = rope_kind(scaling)
     if shape.architecture not in DENSE | MIXTURES:
         return f"architecture {shape.architecture}"
+    if raw.get("model_type", "llama") not in MODEL_TYPES:
+        return f"model type {raw['model_type']}"
     if shape.num_experts and shape.architecture not in MIXTURES:
         return "a mixture of experts"
     if kind is not None and kind not in SCALINGS:
         return f"rope scaling {kind!r}"
-    if float(raw.get("partial_rotary_factor") or 1.0) != 1.0:
+    rope = raw.get("rope_parameters") or {}
+    if float(rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0) != 1.0:
         return "a partial rotary embedding"
     if raw.get("hidden_act", "silu") != "silu":
         return f"activation {raw['hidden_act']!r}"

@@ -58,9 +58,9 @@ def _llama3(plain: torch.Tensor, scaling: Scaling, shape: ModelShape) -> tuple[t
 
 
 def _yarn(plain: torch.Tensor, scaling: Scaling, shape: ModelShape) -> tuple[torch.Tensor, float]:
-    """YaRN (arXiv 2309.00071, sections 3.2 and 3.4)."""
-    factor = float(scaling["factor"])
+    """YaRN (arXiv 2309.00071, sections 3.2 and 3.4), with DeepSeek's factors on cos and sin (arXiv 2405.04434)."""
     original = float(scaling.get("original_max_position_embeddings") or shape.max_position_embeddings)
+    factor = float(scaling["factor"] or shape.max_position_embeddings / original)
     dims = shape.head_dim
 
     def dimension_of(rotations: float) -> float:
@@ -74,11 +74,26 @@ def _yarn(plain: torch.Tensor, scaling: Scaling, shape: ModelShape) -> tuple[tor
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
     ramp = ((torch.arange(dims // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
-    amplitude = scaling.get("attention_factor") or 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    return plain / factor * ramp + plain * (1 - ramp), float(amplitude)
+    return plain / factor * ramp + plain * (1 - ramp), _yarn_amplitude(factor, scaling)
+
+
+def _yarn_amplitude(factor: float, scaling: Scaling) -> float:
+    def grown(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    given, above, below = (scaling.get(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if given is not None:
+        return float(given)
+    return grown(float(above)) / grown(float(below)) if above and below else grown(1.0)
+
+
+def _dynamic(plain: torch.Tensor, scaling: Scaling, shape: ModelShape) -> tuple[torch.Tensor, float]:
+    """Scaled beyond the positions that the model was made for, which are all that are served."""
+    return plain, 1.0
 
 
 SCALINGS: dict[str, Callable[[torch.Tensor, Scaling, ModelShape], tuple[torch.Tensor, float]]] = {
+    "dynamic": _dynamic,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from .registry import DENSE, build, obstacle
 if TYPE_CHECKING:
     from .loading import FileWeights
 
+_LAYER_WEIGHT = re.compile(r"model\.layers\.(\d+)\..*\.(weight|bias)$")
+
 
 def model_shape(folder: Path) -> ModelShape:
     """Shape of the model in a folder, its end tokens gathered from every file that names some.
@@ -42,7 +45,7 @@ def model_shape(folder: Path) -> ModelShape:
     if not _has_own_definition(raw, folder):
         if quantised:
             raise ModelError(f"{folder.name}: FP8 weights load into the project's own model definitions only")
-        from .fallback import fallback_shape
+        from .trial import fallback_shape
 
         return replace(fallback_shape(folder), eos_token_ids=ends)
     return replace(shape_from_config(raw, folder.name), eos_token_ids=ends)
@@ -63,6 +66,7 @@ def open_model(
         try:
             model = build(shape, weights, device, dtype, quantize_fp8=quantize_fp8)
             weights.require_finite()
+            weights.require_read(shape)
             return model
         except ModelError as error:
             if str(folder) in str(error):
@@ -79,12 +83,13 @@ def open_model(
 
 class _Watched:
     """A weight source that gives tensors on the device, remembers the file of the last one, for error messages,
-    and sums each, to find NaN and infinity.
+    sums each, to find NaN and infinity, and knows which ones nobody asked for.
     """
 
     def __init__(self, source: FileWeights, device: torch.device) -> None:
         self._source, self._device = source, device
         self._sums: dict[str, torch.Tensor] = {}
+        self._read: set[str] = set()
         self.last_file: Path | None = None
 
     def names(self) -> Iterable[str]:
@@ -92,6 +97,7 @@ class _Watched:
 
     def get(self, name: str) -> torch.Tensor:
         self.last_file = self._source.file_of(name)
+        self._read.add(name)
         tensor = self._source.get(name).to(self._device)
         if may_be_damaged(tensor):
             self._sums[name] = total(tensor)
@@ -104,6 +110,22 @@ class _Watched:
         for name, value in self._sums.items():
             if not bool(value.isfinite()):
                 require_finite(self._source, name)
+
+    def require_read(self, shape: ModelShape) -> None:
+        """Raises ModelError naming the first weight of the model's layers that was not asked for: what the
+        checkpoint means is then more than its architecture's name says.
+        """
+        unread = [name for name in self._source.names() if name not in self._read and _is_layer(name, shape)]
+        if unread:
+            raise ModelError(
+                f"{len(unread)} weights of its layers have no place in {shape.architecture}, first {unread[0]!r}: "
+                "its config.json does not describe this checkpoint"
+            )
+
+
+def _is_layer(name: str, shape: ModelShape) -> bool:
+    found = _LAYER_WEIGHT.match(name)
+    return found is not None and int(found[1]) < shape.num_layers
 
 
 def _has_own_definition(raw: dict, folder: Path) -> bool:

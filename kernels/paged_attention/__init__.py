@@ -38,12 +38,15 @@ def paged_attention(
     out: torch.Tensor | None = None,
     kv_scales: tuple[float, float] = (1.0, 1.0),
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each query's own past, itself included.
 
     q: [T, num_heads * head_dim], rows contiguous, any row stride (a slice of qkv); k_cache, v_cache:
     [num_blocks, num_kv_heads, block_size, head_dim]; `window` keeps the last so many positions, at least one;
     `soft_cap`, above zero, turns scores s into soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118).
+    `sinks` [num_heads] are scores that take part in each head's softmax and give nothing (gpt-oss, arXiv
+    2508.10925); plain torch computes those, on every device.
     Caches in float8_e4m3fn hold K and V divided by `kv_scales`; others have scales of 1.
     out: [T, num_heads * head_dim], contiguous, made when not given. Rows of `out` that no sequence
     owns are left as they are, made ones are zero. Cache entries past a context are never read. On the
@@ -55,6 +58,13 @@ def paged_attention(
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     is_fp8 = k_cache.dtype == FP8
     scales = {"kv_scales": kv_scales} if is_fp8 else {}
+    if sinks is not None:
+        from .reference import paged_attention as reference
+
+        reference(
+            q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, sinks=sinks, **scales
+        )
+        return out
     attend = _best(k_cache if is_fp8 else q)
     attend(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, **scales)
     return out

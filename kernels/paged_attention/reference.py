@@ -18,6 +18,7 @@ def paged_attention(
     *,
     kv_scales: tuple[float, float] = (1.0, 1.0),
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     _, num_kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // (head_dim * num_kv_heads)
@@ -38,6 +39,10 @@ def paged_attention(
         hidden = key_position > position
         if window is not None:
             hidden |= key_position <= position - window
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            sink = sinks.float().view(num_kv_heads, group, 1, 1).expand(-1, -1, end - begin, 1)
+            scores = torch.cat([scores, sink], dim=-1)
+        weights = scores.softmax(-1)[..., :context]
         attended = torch.einsum("ngtk,nkd->tngd", weights, values)
         out[begin:end] = attended.reshape(end - begin, -1).to(out.dtype)

@@ -186,6 +186,19 @@ def test_a_soft_cap_bounds_scores(window: int | None) -> None:
     torch.testing.assert_close(flat, dense(case, window), rtol=1e-4, atol=1e-4)
 
 
+def test_sinks_take_their_share_and_give_nothing() -> None:
+    """A sink as heavy as nine keys, and one without weight."""
+    case = make_case([(1, 9), (5, 5)], heads=4, kv_heads=2, dim=16, block_size=4)
+    case.k.nan_to_num_(0.0).mul_(0.0)  # every score is 0
+    args = case.q, case.k, case.v, case.sequences, case.scale
+    plain = paged_attention(*args)
+    nothing = paged_attention(*args, sinks=torch.full((4,), float("-inf")))
+    torch.testing.assert_close(nothing, plain, rtol=1e-5, atol=1e-6)
+    heavy = paged_attention(*args, sinks=torch.full((4,), 9.0).log())
+    seen = torch.tensor([9.0, 1.0, 2.0, 3.0, 4.0, 5.0])[:, None]  # keys
+    torch.testing.assert_close(heavy, plain * seen / (seen + 9), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [

@@ -248,6 +248,8 @@ def test_a_cache_of_a_given_size_must_hold_a_request_and_fit_the_memory() -> Non
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, 32768),
         ({"type": "linear", "factor": 2.0}, 16384),
         ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 8192),
+        ({"rope_type": "longrope", "original_max_position_embeddings": 2048}, 2048),
+        ({"rope_type": "dynamic", "factor": 4.0}, 8192),
     ],
 )
 def test_a_length_the_model_was_not_made_for_is_refused(scaling: dict[str, Any] | None, longest: int) -> None:

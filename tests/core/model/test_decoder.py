@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from camshaft.core.model.layers import window_of
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build, obstacle
 from camshaft.core.model.rope import inverse_frequencies
+from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.shape import ModelShape, read_shape, shape_from_config
 
 CPU = torch.device("cpu")
@@ -71,6 +73,7 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,8 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
         ("llama", {"rope_parameters": LLAMA3}),
         ("llama", {"rope_parameters": YARN}),
         ("llama", {"rope_parameters": LINEAR}),
+        ("llama", {"rope_parameters": DYNAMIC}),
+        ("llama", {"rope_parameters": YARN, "max_position_embeddings": 64}),  # 256 with the scaling
         ("llama", {"head_dim": 24}),
         ("mistral", {}),
         ("mistral", {"sliding_window": 20}),
@@ -129,7 +134,17 @@ def test_only_wanted_logits(tiny_llama: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "scaling", [LINEAR, LLAMA3, YARN, {**YARN, "truncate": False, "attention_factor": 1.5}]
+    "scaling",
+    [
+        LINEAR,
+        LLAMA3,
+        YARN,
+        DYNAMIC,
+        {**YARN, "truncate": False, "attention_factor": 1.5},
+        {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
+        {**YARN, "mscale": 0.7},
+        {**YARN, "factor": 1.0, "attention_factor": 1.5},
+    ],
 )
 def test_frequencies_equal_transformers(scaling: dict[str, Any]) -> None:
     settings: dict[str, Any] = {
@@ -187,6 +202,24 @@ def test_a_missing_weight_is_named(tiny_llama: Path) -> None:
         build(read_shape(tiny_llama), Held(tensors), CPU, torch.float32)
 
 
+def test_a_weight_without_a_place_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
+    """A checkpoint that computes more than its config.json says; what belongs to no layer of the model may lie there."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_llama, folder)
+    tensors = tensors_of(tiny_llama)
+    bias = torch.ones(64)
+    beside = {"model.layers.0.self_attn.rotary_emb.inv_freq": bias, "model.layers.3.q_proj.weight": bias.clone()}
+    save_file({**tensors, **beside}, folder / "model.safetensors")
+    open_model(folder, model_shape(folder), CPU, torch.float32)
+    save_file({**tensors, "model.layers.1.self_attn.q_proj.bias": bias}, folder / "model.safetensors")
+    with pytest.raises(
+        ModelError, match=r"1 weights .* no place in LlamaForCausalLM, first '.*1.*q_proj\.bias'"
+    ):
+        open_model(folder, model_shape(folder), CPU, torch.float32)
+
+
 def shape_with(**raw: Any) -> ModelShape:
     base = {
         "architectures": ["LlamaForCausalLM"],
@@ -207,6 +240,9 @@ def shape_with(**raw: Any) -> ModelShape:
         ({"num_local_experts": 8}, "a mixture of experts"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope'"),
         ({"partial_rotary_factor": 0.5}, "a partial rotary embedding"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a partial rotary embedding"),
+        ({"model_type": "llama"}, None),
+        ({"model_type": "exaone"}, "model type exaone"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"mlp_bias": True}, "a bias in the feed-forward layers"),
     ],
