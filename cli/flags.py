@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import difflib
+from collections.abc import Sequence, Set
 
 import click
 
 from .names import foreign_settings, settings
 
 
-def as_settings(arguments: Sequence[str], own: Container[str]) -> list[str]:
-    """The arguments with each flag that names a setting written as `--set`; options in `own` stay as they are.
+def as_settings(arguments: Sequence[str], own: Set[str]) -> list[str]:
+    """The arguments with each flag that names a setting as the value of a `--set`; options in `own` stay as they are.
 
     A switch stands alone (`--enforce-eager`, `--no-enforce-eager`), every other setting takes the next word. What
     vLLM knows and this engine lacks becomes a setting, too, for the configuration to refuse it by its name. Raises
-    UsageError for a setting without a value.
+    UsageError for a setting without a value, and for a flag that is none, with the nearest ones.
     """
     known, foreign = settings(), foreign_settings()
     rest = list(arguments)
@@ -28,18 +29,17 @@ def as_settings(arguments: Sequence[str], own: Container[str]) -> list[str]:
             return [*told, word, *rest]
         if not flag.startswith("--") or flag in own:
             told.append(word)
-        elif "=" in word and (name in known or name in foreign):
-            told += ["--set", f"{name}={value}"]
-        elif known.get(name):
-            told += ["--set", f"{name}=true"]
-        elif known.get(off):
-            told += ["--set", f"{off}=false"]
+        elif "=" in word and (name in known or off in known or name in foreign):
+            told += ["--set", word]
+        elif known.get(name) or known.get(off):
+            told += ["--set", f"{flag}=true"]
         elif (name in known or name in foreign) and rest and not rest[0].startswith("--"):
-            told += ["--set", f"{name}={rest.pop(0)}"]
+            told += ["--set", f"{flag}={rest.pop(0)}"]
         elif name in known:
             raise click.UsageError(f"{flag} needs a value")
         elif name in foreign:
-            told += ["--set", f"{name}=true"]
+            told += ["--set", f"{flag}=true"]
         else:
-            told.append(word)  # refused as any unknown option
+            flags = [*own, *(f"--{setting.replace('_', '-')}" for setting in known)]
+            raise click.NoSuchOption(flag, possibilities=difflib.get_close_matches(flag, flags, n=1))
     return told

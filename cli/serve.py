@@ -19,10 +19,10 @@ EPILOG = """\b
 Examples:
   engine serve --config cpu-demo
   engine serve --config serve.yaml --set policy=latency --port 9000
-  engine serve ./models/SmolLM2-135M-Instruct --max-num-seqs 16 --enforce-eager
+  engine serve ./models/SmolLM2-135M-Instruct --max-num-seqs 16
 
-\b
 SIGTERM (or Ctrl-C) lets running requests finish; a second one ends at once.
+
 Exit status: 0 drained, 1 the engine failed, does not fit or cut requests off, 2 the configuration or the model is wrong.
 """
 
@@ -74,7 +74,7 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
     from ..core.config import load_config
     from ..core.model.loading.hub import locate
 
-    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     loaded = load_config(source, [*overrides, *options])
     if loaded.source is not None and not skip_check:
         _check_flags(loaded)

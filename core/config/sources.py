@@ -177,7 +177,10 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
         parsed = parse_scalar(value)
-        entries.append(_unnegated(Entry(_snake(key), parsed, Place(f"--set {key.strip()}"), "given", key)))
+        place = Place(
+            key if key.startswith("--") else f"--set {key.strip()}"
+        )  # a flag is called as it was typed
+        entries.append(_unnegated(Entry(_snake(key), parsed, place, "given", key.removeprefix("--"))))
     return entries
 
 
