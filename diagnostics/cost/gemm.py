@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -30,12 +31,12 @@ class GemmTimer:
         self._input_bytes = 1.0 if self.compute in ("fp8", "int8") else dtype_bytes(dtype)
         self._bandwidth = hardware.memory_bandwidth_gb_s * 1e3  # bytes per microsecond
         self._peak = peaks[self.compute] * 1e6  # FLOPs per microsecond
-        narrower = quantization.bits and quantization.bits / 8 < self._input_bytes
-        self._dense_peak = self._peak * (hardware.unpacked_share if narrower else 1.0)
-        reached = (
-            GROUPED_COMPUTE_SHARE if hardware.has_own_products else GROUPED_COMPUTE_SHARE / OLD_PRODUCTS_SHARE
-        )
-        self._grouped_peak = self._peak * reached
+        unpacked = bool(quantization.bits) and quantization.bits / 8 < self._input_bytes
+        own = hardware.has_own_products
+        unpacking = hardware.unpacked_share * (OLD_PRODUCTS_SHARE if own else 1.0) if unpacked else 1.0
+        self._dense_peak = self._peak * hardware.products_share * unpacking
+        kind = "unpacked" if unpacked else "8 bit" if self._input_bytes == 1.0 else "16 bit"
+        self._grouped_peak = self._peak * GROUPED_COMPUTE_SHARE[kind][own]
         self._grid = np.log(np.asarray(self.curve.efficiency_percent) / 100)
         self._axes = [np.log2(axis) for axis in (self.curve.tokens, self.curve.n, self.curve.k)]
 
@@ -60,35 +61,45 @@ class GemmTimer:
         """
         if tokens <= 0:
             return 0.0
-        visited = visited_experts(tokens, experts, experts_per_token) / devices
-        rows = tokens * experts_per_token / devices * (BUSIEST_DEVICE if devices > 1 else 1.0)
+        visited = visited_experts(tokens, experts, experts_per_token)
+        rows = tokens * experts_per_token / devices
+        if devices > 1:
+            visited = _busiest(visited, experts, devices)
+            rows *= BUSIEST_DEVICE
         moved = visited * gemm.n * gemm.k * self._weight_bytes
         moved += rows * (gemm.k * self._input_bytes + gemm.n * 2)
-        share = self.efficiency(
-            max(1.0, rows / visited), min(gemm.n * visited, float(self.curve.n[-1])), gemm.k
-        )
-        read_us = moved / self._bandwidth / (share * GROUPED_READ_SHARE)
+        read_us = moved / self._bandwidth / GROUPED_READ_SHARE
         compute_us = 2 * rows * gemm.n * gemm.k / self._grouped_peak
-        return self.curve.floor_us + max(read_us, compute_us)
+        both = read_us**OVERLAP_POWER + compute_us**OVERLAP_POWER
+        return self.curve.floor_us + both ** (1 / OVERLAP_POWER)
 
 
 def visited_experts(tokens: float, experts: int, experts_per_token: int) -> float:
     """How many of a layer's experts `tokens` tokens choose between them.
 
-    Drawn evenly and independently, E (1 - (1 - k/E)^tokens). Tokens of a batch agree more than that and some
-    experts are chosen more often, so that the number grows as if there were fewer tokens.
+    Drawn evenly and independently: E (1 - (1 - k/E)^tokens).
     """
-    return experts * (1 - (1 - experts_per_token / experts) ** tokens**ROUTING_SPREAD)
+    return experts * (1 - (1 - experts_per_token / experts) ** tokens)
 
 
-# A grouped expert product against a dense one: rows are gathered and experts are uneven. The compute share is
-# of the peak. These and the spread are common to all mixtures of experts in the published H100 points.
-GROUPED_READ_SHARE = 0.85
-GROUPED_COMPUTE_SHARE = 0.2
-ROUTING_SPREAD = 0.86  # power of the number of tokens
+def _busiest(visited: float, experts: int, devices: int) -> float:
+    """Visited experts of the device that has most of them: the expected largest of normal draws (Blom 1958)."""
+    share = visited / devices
+    scatter = (share * (1 - 1 / devices) * (1 - visited / experts)) ** 0.5
+    most = NormalDist().inv_cdf((devices - 0.375) / (devices + 0.25))
+    return min(experts / devices, share + most * scatter)
 
-# Of Hopper's peak, what products issued as on earlier architectures reach, as grouped kernels do (Luo et al. 2024,
-# microbenchmarks of Hopper: mma against wgmma). Where there is no other way to issue them, their share is higher by it.
+
+# A grouped expert product reads at this share of the bandwidth, multiplies at this share of the peak (before Hopper, from
+# it on), and hides the shorter of the two only in part: (read^p + compute^p)^(1/p). From times of whole expert layers in
+# vLLM's pull requests 24700 and 39902 (H100), 44818 (H200), 40542 and 55511 (A100), 53710 and 53819 (L40S), between
+# those of tuned and of default tiles. Weights unpacked in the kernel: dense Marlin on A100 (2497); points of gpt-oss.
+GROUPED_READ_SHARE = 0.87
+GROUPED_COMPUTE_SHARE = {"16 bit": (0.54, 0.39), "8 bit": (0.4, 0.18), "unpacked": (0.33, 0.18)}
+OVERLAP_POWER = 1.7
+
+# Of Hopper's peak, what products issued as on earlier architectures reach, as those that unpack weights are (Luo et al.
+# 2024, microbenchmarks of Hopper: mma against wgmma).
 OLD_PRODUCTS_SHARE = 0.63
 # Rows of the device whose experts are chosen most, over the mean, where devices hold whole experts: published
 # throughput with expert parallelism is 3 to 7 % below that without it (Qwen3-235B on A100 and H100, GLM-4.6 on A100).

@@ -140,6 +140,7 @@ class HardwareSheet(Sheet, frozen=True):
     # Of the 16-bit peak, what products reach whose weights are unpacked in the kernel (AWQ, GPTQ, FP8 without FP8 units).
     # Published throughput of 8B, 14B and 32B at full batches on A100: 0.65 to 0.75 of BF16's.
     unpacked_share: float = 0.7
+    products_share: float = 1.0  # of the compute that borrowed curves reach, where less was measured
     jitter: Jitter | None = None
     tables_source: str | None = None  # what `diagnostics.cost.fit` names as the source of the curves
     curves_of: str | None = None  # the device whose curves stand in for missing measurements

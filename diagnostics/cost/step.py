@@ -281,19 +281,22 @@ class StepCost:
         (the others are fused with a norm or the activation)."""
         shape, tp = self.shape, self.settings.tensor_parallel_size
         sheet = self.hardware.elementwise
-        wide = shape.experts_per_token * shape.moe_intermediate_size or shape.intermediate_size
+        wide = 0 if shape.num_experts else shape.intermediate_size
         heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         elements = 2 * 4 * shape.hidden_size + (2 * heads + 3 * wide) / tp
         kernels = 4.0 + (MOE_KERNELS if shape.num_experts else 0) + (2 if shape.qk_norm else 0)
-        rows = shape.experts_per_token * self._split.copies
-        rows /= self._split.devices if self._split.whole else 1
-        elements += MOE_PASSES * rows * shape.hidden_size if shape.num_experts else 0.0
         if self._linear.compute in ("fp8", "int8"):
             elements += 2 * (2 * shape.hidden_size + (heads + wide) / tp) * 0.75
             kernels += 1
         rate = self.hardware.memory_bandwidth_gb_s * 1e3 * sheet.bandwidth_share
         layer = kernels * sheet.floor_us + tokens * elements * 2 / rate
-        return shape.num_layers * layer / 1e3
+        return (shape.num_layers * layer + shape.num_moe_layers * self._expert_rows_us(tokens, rate)) / 1e3
+
+    def _expert_rows_us(self, tokens: int, rate: float) -> float:
+        """What reads and writes the rows of tokens at their experts between and after the products."""
+        shape, split = self.shape, self._split
+        rows = tokens * shape.experts_per_token * split.copies / (split.devices if split.whole else 1)
+        return rows * (shape.hidden_size + 3 * shape.moe_intermediate_size / split.parts) * 2 / rate
 
     def _sample_parts(self, samples: int) -> tuple[float, float]:
         found = self._by_samples.get(samples)
@@ -357,11 +360,10 @@ class StepCost:
         time.host = planning + sequence_ms
 
 
-# Beside the products of a layer with experts: passes over the hidden states of all rows that visit an expert
-# (gathered, written by the last product, summed in float32); small kernels (choosing experts, sorting rows by expert,
-# gathering, weighted sum); and the host's work that a step without a graph waits for. Common to all published points.
-MOE_PASSES = 6.0
-MOE_KERNELS = 12
+# Beside the products of a layer with experts: small kernels (choosing experts, sorting rows by expert, quantising, the
+# weighted sum), 28 us of a layer for one token in the times that gemm.py names; and the host's work that a step without
+# a graph waits for, common to all published points.
+MOE_KERNELS = 15
 MOE_LAUNCH_US = 300.0
 
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max

@@ -67,20 +67,52 @@ def test_unpacked_weights_are_read_faster_and_multiplied_slower() -> None:
 
 
 def test_whole_experts_wait_for_the_busiest_device() -> None:
+    """Of many tokens the busiest device has 1.5 times its share; cut experts read every row's input on each device."""
     timer, gemm = GemmTimer(H100, UNQUANTIZED, "bfloat16"), Gemm("expert", 3072, 4096, 1)
-    parts = Gemm("expert", 3072 // 8, 4096, 1)
-    whole = timer.grouped_time_us(gemm, 8192, 128, 8, devices=8)
-    assert whole == pytest.approx(1.5 * timer.grouped_time_us(parts, 8192, 128, 8), rel=0.02)
+    whole = timer.grouped_time_us(gemm, 65_536, 128, 8, devices=8)
+    parts = timer.grouped_time_us(Gemm("expert", 3072 // 8, 4096, 1), 65_536, 128, 8)
+    assert 1.25 * parts < whole < 1.5 * parts
 
 
-def test_grouped_products_reach_more_of_the_peak_before_hopper() -> None:
-    gemm = Gemm("expert", 3072, 4096, 1)
-    took = {}
-    for gpu in ("a100", "h100"):
-        hardware = load_hardware(gpu)
-        timer = GemmTimer(hardware, UNQUANTIZED, "bfloat16")
-        took[gpu] = timer.grouped_time_us(gemm, 8192, 128, 8) * hardware.peak_flops("bfloat16")
-    assert took["a100"] == pytest.approx(0.63 * took["h100"], rel=0.02)
+def test_few_tokens_wait_for_the_device_that_holds_most_of_their_experts() -> None:
+    """Of 32 experts that four tokens visit over four devices one holds some 10, not 8."""
+    timer, gemm = GemmTimer(H100, UNQUANTIZED, "bfloat16"), Gemm("expert", 3072, 4096, 1)
+    whole = timer.grouped_time_us(gemm, 4, 256, 8, devices=4)
+    parts = timer.grouped_time_us(Gemm("expert", 3072 // 4, 4096, 1), 4, 256, 8)
+    assert 1.2 * parts < whole < 1.5 * parts
+
+
+# Microseconds of a whole expert layer (both products, what lies between, sorting and summing), evenly drawn experts:
+# device, weights, experts, width, hidden size, experts a token, and times by tokens. Pull requests of vllm-project/vllm:
+# 24700, 24700, 44818, 40542 (mean of tuned and default tiles), 55511, 53819.
+EXPERT_LAYERS = [
+    ("h100", "none", 8, 7168, 4096, 2, {1: 144, 4: 351, 16: 471, 64: 483, 256: 537, 512: 662}),
+    ("h100", "fp8", 128, 768, 2048, 8, {1: 40, 4: 78, 16: 165, 64: 237, 256: 262}),
+    ("h200", "none", 128, 704, 2816, 8, {64: 384, 256: 420, 1024: 528, 4096: 1190}),
+    ("a100", "none", 64, 1408, 2048, 6, {16: 533, 64: 688, 256: 743, 1024: 976, 4096: 2778}),
+    ("a100 pcie", "none", 256, 512, 3072, 8, {1: 70, 4: 203, 16: 598, 64: 1260}),
+    ("l40s", "fp8", 256, 512, 2048, 8, {8: 260, 64: 974, 256: 1167, 1024: 1303, 4096: 1905}),
+]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "experts", "width", "hidden", "chosen", "measured"), EXPERT_LAYERS
+)
+def test_expert_layers_take_what_was_published(
+    gpu: str, weights: str, experts: int, width: int, hidden: int, chosen: int, measured: dict[int, float]
+) -> None:
+    sheet = load_hardware(gpu)
+    timer = GemmTimer(sheet, quantization_named(weights), "bfloat16")
+    products = Gemm("gate_up", 2 * width, hidden, 1), Gemm("down", hidden, width, 1)
+    rate = sheet.memory_bandwidth_gb_s * 1e3 * sheet.elementwise.bandwidth_share
+
+    def layer_us(tokens: int) -> float:
+        between = tokens * chosen * (hidden + 3 * width) * 2 / rate + 11 * sheet.elementwise.floor_us
+        return between + sum(timer.grouped_time_us(gemm, tokens, experts, chosen) for gemm in products)
+
+    errors = [layer_us(tokens) / us - 1 for tokens, us in measured.items()]
+    assert np.mean(np.abs(errors)) <= 0.12
+    assert max(map(abs, errors)) <= 0.25
 
 
 def test_a_step_is_never_faster_than_reading_the_weights() -> None:
@@ -181,10 +213,10 @@ def test_prefill_is_bounded_by_the_peak() -> None:
 
 
 def test_tokens_of_a_batch_share_experts() -> None:
-    """One token visits its k experts, many visit nearly all, and fewer than independent draws would."""
+    """One token visits its k experts, many visit nearly all."""
     one, some, many = (visited_experts(tokens, 128, 4) for tokens in (1, 32, 100_000))
     assert one == pytest.approx(4)
-    assert 4 < some < 128 * (1 - (1 - 4 / 128) ** 32)
+    assert 4 < some < 32 * 4
     assert many == pytest.approx(128, rel=1e-6)
 
 

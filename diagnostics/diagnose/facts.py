@@ -1,0 +1,56 @@
+"""What a report is about: the model and device, the evidence, and where the memory goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.memory import GIB
+from ..evidence import Evidence
+from ..simulate import Prepared
+from ..simulate.engines import NEWEST_VLLM
+from .subject import Subject
+
+
+def title(subject: Subject) -> str:
+    model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
+    where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
+    return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
+
+
+def about(subject: Subject) -> dict[str, str]:
+    """What was diagnosed, part by part."""
+    told = {
+        "model": subject.shape.name if subject.shape else subject.given.get("model"),
+        "device": subject.hardware.name if subject.hardware else subject.gpu,
+        "engine": "sglang" if subject.sglang else subject.engine.name,
+        "version": subject.engine.version
+        or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
+    }
+    return {name: str(value) for name, value in told.items() if value}
+
+
+def told(evidence: Evidence) -> tuple[str, ...]:
+    figures = [figure.describe() for figure in evidence.figures]
+    events = [f"{event.code}: {event.message} [{event.source}]" for event in evidence.events]
+    settings = [f"{setting.name} = {setting.value} [{setting.source}]" for setting in evidence.settings]
+    loads = [f"load: {hints.text} [{hints.source}]" for hints in evidence.load if hints.text]
+    rows = [", ".join(f"{name} {value:g}" for name, value in row.items()) for row in evidence.sweep]
+    return (*loads, *figures, *events, *settings, *rows)
+
+
+def memory(prepared: Prepared | None, evidence: Evidence) -> dict[str, Any]:
+    if prepared is None:
+        told = {
+            s.name: s.value for s in evidence.settings if s.name.endswith("_gib") or s.name == "kv_tokens"
+        }
+        return {"source": "the evidence", **told} if told else {}
+    budget = prepared.budget
+    return {
+        "source": budget.rule,
+        "rows_gib": {label: round(size / GIB, 3) for label, size in budget.rows()},
+        "kv_tokens": budget.kv_tokens,
+        "bytes_per_token": budget.bytes_per_token,
+        "max_concurrency": round(budget.max_concurrency, 2),
+        "fits": budget.fits,
+        "missing_gib": round(budget.missing_bytes / GIB, 3),
+    }

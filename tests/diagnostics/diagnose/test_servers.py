@@ -1,0 +1,67 @@
+"""How many servers a rate needs: the search, and what the report says of a rate that one server does not carry."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from camshaft.core.workload import load_workload
+from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.diagnose.servers import MOST, fewest
+from camshaft.diagnostics.evidence import Evidence
+from camshaft.diagnostics.results import parse_targets
+
+
+@pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 13])
+def test_a_small_number_is_found_exactly(needed: int) -> None:
+    assert fewest(lambda servers: servers >= needed, 1) == needed
+    assert fewest(lambda servers: servers >= needed, 1, known=64) == needed
+
+
+def test_a_large_number_is_enough_and_not_far_above() -> None:
+    found = fewest(lambda servers: servers >= 777, 5)
+    assert found is not None
+    assert 777 <= found <= 777 * 1.08
+
+
+def test_where_no_share_holds_there_is_no_number() -> None:
+    tried: list[int] = []
+    assert fewest(lambda servers: bool(tried.append(servers)), 3) is None
+    assert max(tried) <= MOST
+
+
+@cache
+def _overloaded(slo: str) -> Report:
+    load = load_workload(
+        {
+            "arrival": {"kind": "poisson", "rate": 60, "requests": 400},
+            "input_tokens": 1000,
+            "output_tokens": 60,
+        }
+    )
+    subject = read_subject("h100-8b", Evidence())
+    return diagnose(subject, Evidence(), workload=load, targets=parse_targets(slo))
+
+
+def test_servers_that_keep_up_and_that_keep_the_targets_are_told_apart() -> None:
+    report = _overloaded("ttft=300ms,itl=40ms")
+    told = report.to_dict()["servers"]
+    assert report.verdict.bottleneck == "offered_load"
+    assert told["request_rate_per_s"] == 60
+    assert 2 <= told["keep_up"] < told["keep_targets"]
+    assert told["turned"]["max_num_batched_tokens"] < 2048
+    assert told["turned"]["servers"] < told["keep_targets"]
+    assert f"{told['keep_targets']:,} keep the SLO" in report.verdict.why
+
+
+def test_without_targets_servers_are_those_that_keep_up() -> None:
+    told = _overloaded("").to_dict()["servers"]
+    assert told["keep_up"] >= 2
+    assert told["keep_targets"] is None
+
+
+def test_a_load_that_one_server_carries_needs_no_count() -> None:
+    subject = read_subject("h100-8b", Evidence())
+    load = load_workload("chat").first(64).at_rate(1.0)
+    assert diagnose(subject, Evidence(), workload=load).servers == {}
