@@ -22,7 +22,7 @@ def as_settings(arguments: Sequence[str], own: Set[str]) -> list[str]:
     told: list[str] = []
     while rest:
         word = rest.pop(0)
-        flag, _, value = word.partition("=")
+        flag = word.partition("=")[0]
         name = flag.removeprefix("--").replace("-", "_")
         off = name.removeprefix("no_")
         if word == "--":
