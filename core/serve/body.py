@@ -127,7 +127,7 @@ _raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @cache
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, strict=False)  # 16.0 and "16" are 16, as for vLLM
 
 
 @cache

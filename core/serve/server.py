@@ -133,7 +133,7 @@ class Server:
             await asyncio.gather(starting, return_exceptions=True)
             return None
         ready, tokenizer = starting.result()
-        _tell_capacity(ready, self._parts.device)
+        tell_capacity(ready, self._parts.device, self._config.kv_cache_memory_bytes)
         if self._config.enable_chunked_prefill:
             budget = self._config.max_num_batched_tokens
             log.info(f"Chunked prefill is enabled with max_num_batched_tokens={budget}.")
@@ -313,10 +313,17 @@ def _address(config: ServeConfig, listener: socket.socket) -> str:
     return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}"
 
 
-def _tell_capacity(ready: Ready, device: str) -> None:
+def tell_capacity(ready: Ready, device: str, given_bytes: int | None) -> None:
+    """Logs how much the cache holds, and that it is smaller than was asked for where it is."""
     tokens = ready.num_blocks * ready.block_size
     times = tokens / ready.max_model_len if ready.max_model_len else 0.0
     log.info(
         f"{device} KV cache size: {tokens:,} tokens, "
         f"Maximum concurrency for {ready.max_model_len:,} tokens per request: {times:.2f}x"
     )
+    taken = ready.memory.get("KV cache", given_bytes)
+    if given_bytes and taken + taken // max(1, ready.num_blocks) <= given_bytes:
+        log.info(
+            f"of the {given_bytes:,} bytes of kv_cache_memory_bytes {taken:,} are taken: max_num_seqs requests of "
+            "max_model_len tokens can fill no more"
+        )

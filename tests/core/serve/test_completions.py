@@ -52,6 +52,12 @@ def test_default_is_sixteen_tokens(server: Running) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
+def test_numbers_may_be_written_as_vllm_takes_them(server: Running) -> None:
+    written = ask(server, "abcd", max_tokens="3", n=1.0, temperature="0", echo=1)["choices"][0]["text"]
+    assert written == ask(server, "abcd", max_tokens=3, echo=True)["choices"][0]["text"]
+    assert ask(server, "12", stop="2")["choices"][0]["text"] == "1"  # text stays text
+
+
 def test_null_is_not_given(server: Running) -> None:
     nulls = dict.fromkeys(["n", "stop", "seed", "logprobs", "logit_bias", "stream", "top_k", "user"])
     assert ask(server, "abc", **nulls)["choices"][0]["text"] == "abc"

@@ -20,11 +20,13 @@ import httpx
 import pytest
 from fake_engine import fake_factory
 from serve_support import Running, events, eventually, fake_parts, running_server
+from structlog.testing import capture_logs
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, EngineError, ModelError
+from camshaft.core.messages import Ready
 from camshaft.core.serve.parts import Parts
-from camshaft.core.serve.server import Server
+from camshaft.core.serve.server import Server, tell_capacity
 
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
@@ -356,3 +358,13 @@ def test_no_orphan_is_left(process: Process) -> None:
     process.process.kill()
     eventually(lambda: not alive(process.engine_pid))
     assert not list(process.temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(None, False), (64 * 256, False), (64 * 256 + 255, False), (2**30, True)]
+)
+def test_a_cache_smaller_than_asked_for_is_said(given: int | None, said: bool) -> None:
+    ready = Ready(256, 64, 16, 4, "fake", memory={"KV cache": 64 * 256})
+    with capture_logs() as lines:
+        tell_capacity(ready, "CPU", given)
+    assert any("kv_cache_memory_bytes" in line["event"] for line in lines) == said
