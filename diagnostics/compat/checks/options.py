@@ -16,6 +16,7 @@ from ..releases.versions import Version, parse
 from .bounds import bound_findings
 from .context import Context
 from .findings import Edit, Finding
+from .keywords import keyword, misnamed, server_only
 from .remedies import head, remedy
 from .values import (
     checkpoint_gone,
@@ -36,9 +37,15 @@ def option_findings(context: Context) -> Iterator[Finding]:
     told = {id(trap.origin) for trap in context.arguments.traps if trap.kind in TOLD_AS_TRAPS}
     extended = _extended(context)
     for misuse in context.parsed.misuses:
-        if misuse.kind in ("bad_value", "bad_choice", "stray_word") and id(misuse.option.origins[0]) in told:
+        if misuse.flag is not None and misnamed(context, misuse):
+            yield keyword(context, misuse, misuse.flag)
+        elif (
+            misuse.kind in ("bad_value", "bad_choice", "stray_word") and id(misuse.option.origins[0]) in told
+        ):
             continue
-        if misuse.kind == "stray_word":
+        elif misuse.kind == "stray_word" and context.configuration.typed:
+            continue  # a text where a chart or Python wants true or false: it is no word of a command
+        elif misuse.kind == "stray_word":
             yield switch_value(context, misuse, common_parts(context, misuse))
         elif misuse.kind == "unknown" and misuse.spelled in extended:
             if misuse.spelled in context.changes.extensions:
@@ -55,8 +62,11 @@ def option_findings(context: Context) -> Iterator[Finding]:
     yield from unnamed_arguments(context)
     seen: set[str] = set()
     for use in context.parsed.uses:
+        if misnamed(context, use):
+            yield keyword(context, use, use.flag)
+            continue
         if context.configuration.usage != "api_server" and not use.flag.sets_engine:
-            yield _server_only(context, use)
+            yield server_only(context, use)
         elif use.flag.deprecated and use.flag.name not in seen:
             seen.add(use.flag.name)
             yield _deprecated(context, use)
@@ -284,39 +294,6 @@ def _deprecated(context: Context, use: Use) -> Finding:
         fix=fix or None,
         evidence=f"{context.target} {use.flag.evidence}",
         edits=edits,
-    )
-
-
-def _server_only(context: Context, use: Use) -> Finding:
-    """An option of the HTTP server, given to the engine as a keyword that it does not take, or no longer takes."""
-    name = use.flag.name
-    gone = context.options.leaves_engine(name, context.target)
-    if gone is not None:
-        change = context.changes.options.get(name)
-        why = f": {change.why}" if change else ""
-        fix, edits = remedy(context, change, use) if change else ("Delete it.", (Edit("unset", name),))
-        return Finding(
-            code="FL-02",
-            severity="error",
-            change="removed",
-            message=f"The engine's classes take {use.flag.dest} no more from {gone} on{why}.",
-            place=use.option.place,
-            flags=(name,),
-            fix=fix,
-            evidence=f"{context.target} {use.flag.evidence}: an option of the server alone",
-            stops=True,
-            edits=edits,
-        )
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"{use.flag.dest} sets the HTTP server; the engine's classes have no such argument at {context.target}.",
-        place=use.option.place,
-        flags=(use.flag.name,),
-        fix=f"Delete it, or start `vllm serve` with {use.flag.name}.",
-        evidence=f"{context.target} {use.flag.evidence}",
-        stops=True,
     )
 
 

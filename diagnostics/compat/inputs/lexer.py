@@ -305,7 +305,7 @@ class _Lexer:
             word.pieces.append(Piece("variable" if name else "opaque", chars, name, None, quoted))
             return
         default = None
-        if match.group(4):
+        if match.group(4) and match.group(5):  # an empty default says that it may be given
             begin = 2 + match.start(5)
             default = _unquoted(chars[begin : begin + len(match.group(5))], quoted)
         word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))

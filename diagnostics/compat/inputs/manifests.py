@@ -14,7 +14,7 @@ from .containers import is_image, starts_itself
 from .dynamo import leave_out
 from .embedded import MANIFEST, block_scalar
 from .kserve import adopt, is_huggingfaceserver
-from .lexer import characters, lex
+from .lexer import Char, characters, lex
 from .nodes import Tree
 
 COMMAND_KEYS = (
@@ -170,6 +170,9 @@ class ManifestReader:
         self, name: str, value: str | None, first: yaml.Node, last: yaml.Node, style: Literal["item", "key"]
     ) -> EnvSetting:
         start, end = self.tree.start(first), self.tree.end(last)
+        if value is not None and VARIABLE.search(value):  # its default, where it has one
+            value = VARIABLE.sub(lambda match: match.group(3) or match.group(), value)
+            value = None if VARIABLE.search(value) else value
         return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, style)
 
     def _from_command(
@@ -194,7 +197,8 @@ class ManifestReader:
         nested = next((word for word in words if holds_server(word.text)), None)
         if nested is not None:
             reader = CommandReader(self.tree.source, self.label, list(env.values()))
-            found = reader.read(align(nested.text, self.tree.source.text, nested.start, nested.end))
+            text = align(nested.text, self.tree.source.text, nested.start, nested.end)
+            found = reader.read(_unescaped(text) if self._compose else text)
             if found:
                 found[0].image = image
                 if doubles:
@@ -319,6 +323,16 @@ class ManifestReader:
 def kebab(text: str) -> str:
     """`maxModelLen` and `max_model_len` as `max-model-len`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text).lower().replace("_", "-")
+
+
+def _unescaped(chars: list[Char]) -> list[Char]:
+    """A text in double quotes as Compose takes it: a backslash in front of a blank goes, and a `$` before a `$`."""
+    pairs = [(char, following[0]) for char, following in zip(chars, [*chars[1:], ("", 0)], strict=True)]
+    return [
+        char
+        for char, after in pairs
+        if not (char[0] == "\\" and after.isspace()) and not char[0] == after == "$"
+    ]
 
 
 def _text(node: yaml.Node | None) -> str | None:

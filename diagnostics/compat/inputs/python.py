@@ -15,6 +15,7 @@ from .commands import CommandReader, align, find_entry, holds_server
 
 # An argument's name (None for `**mapping`), where it stands, and its value.
 Given = tuple[str | None, ast.expr | ast.keyword, ast.expr]
+Usage = Literal["api_server", "llm", "engine"]
 # The classes of vLLM that take the engine's arguments as keywords; the first positional one is the model.
 CLASSES = frozenset({"LLM", "EngineArgs", "AsyncEngineArgs"})
 # Ray's classes that hand their `engine_kwargs` to the engine.
@@ -86,7 +87,8 @@ class _Script:
             kwargs = next(
                 (keyword.value for keyword in node.keywords if keyword.arg == "engine_kwargs"), None
             )
-            return [] if kwargs is None else [self._configured([(None, kwargs, kwargs)], "engine")]
+            usage = "api_server" if _called(node) == "LLMConfig" else "engine"  # Ray serves it itself
+            return [] if kwargs is None else [self._configured([(None, kwargs, kwargs)], usage)]
         return self._text(node.args[0]) if node.args and _called(node) in SHELLS else []
 
     def _keywords(self, node: ast.Call) -> Configuration:
@@ -98,7 +100,7 @@ class _Script:
             found.unnamed = [self._word(item) for item in node.args[1:]]
         return found
 
-    def _configured(self, given: list[Given], usage: Literal["llm", "engine"]) -> Configuration:
+    def _configured(self, given: list[Given], usage: Usage) -> Configuration:
         found = Configuration(
             self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
         )

@@ -17,6 +17,7 @@ FORMATS = {
 }
 
 
-def render(form: str, results: Sequence[Result]) -> str:
-    """The results in one of FORMATS."""
-    return importlib.import_module(f".{FORMATS[form]}", __package__).render(results)
+def render(form: str, results: Sequence[Result], width: int = 100) -> str:
+    """The results in one of FORMATS; text in lines of so many columns."""
+    room = importlib.import_module(f".{FORMATS[form]}", __package__)
+    return room.render(results, width) if form == "text" else room.render(results)

@@ -11,12 +11,11 @@ import click
 from ..checks.findings import SEVERITIES, Finding, Result
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
-WIDTH = 100
 
 
-def render(results: Sequence[Result]) -> str:
-    """Every result, then one line that counts them."""
-    blocks = [_result(result) for result in results]
+def render(results: Sequence[Result], width: int = 100) -> str:
+    """Every result, then one line that counts them, in lines of so many columns; a place and its evidence stay whole."""
+    blocks = [_result(result, width) for result in results]
     return "\n\n".join([*blocks, summary(results)])
 
 
@@ -46,7 +45,7 @@ def summary(results: Sequence[Result]) -> str:
     return click.style(f"{what}: {counts(findings)}.", bold=True)
 
 
-def _result(result: Result) -> str:
+def _result(result: Result, width: int) -> str:
     colour = {True: "green", False: "red", None: "yellow"}[result.starts]
     way = f"{result.start} -> {result.target}" if result.start else result.target
     head = (
@@ -54,27 +53,28 @@ def _result(result: Result) -> str:
         + f"  {result.engine} {way}: "
         + click.style(verdict(result), fg=colour, bold=True)
     )
-    lines = [head, *(f"  note: {note}" for note in result.notes)]
+    notes = (line for note in result.notes for line in _wrapped(f"note: {note}", width, 2))
+    lines = [head, *notes]
     for finding in result.findings:
-        lines += ["", *_finding(finding)]
+        lines += ["", *_finding(finding, width)]
     return "\n".join(lines)
 
 
-def _finding(finding: Finding) -> list[str]:
+def _finding(finding: Finding, width: int) -> list[str]:
     label = click.style(f"{finding.severity:<7}", fg=COLOURS[finding.severity], bold=True)
     names = " ".join([*finding.flags, *finding.env])
     lines = [f"  {label} {finding.code}  {finding.change}  {names}".rstrip()]
-    lines += _wrapped(finding.message)
+    lines += _wrapped(finding.message, width)
     if finding.fix:
-        lines += _wrapped(f"fix: {finding.fix}")
+        lines += _wrapped(f"fix: {finding.fix}", width)
     if finding.depends_on:
-        lines += _wrapped(f"depends on: {', '.join(finding.depends_on)}")
+        lines += _wrapped(f"depends on: {', '.join(finding.depends_on)}", width)
     tail = f"{finding.place}" + (f"  [{finding.evidence}]" if finding.evidence else "")
-    return [*lines, click.style(f"          {tail}", dim=True)]
+    return [*lines, *(click.style(line, dim=True) for line in _wrapped(tail, width))]
 
 
-def _wrapped(text: str) -> list[str]:
-    pad = " " * 10
+def _wrapped(text: str, width: int, indent: int = 10) -> list[str]:
+    pad = " " * indent
     return textwrap.wrap(
-        text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=pad, subsequent_indent=pad, break_long_words=False, break_on_hyphens=False
     )

@@ -253,3 +253,26 @@ def test_only_images_of_vllm_tell_its_release(image: str, release: str | None) -
     assert found.image == image
     told = image_release(found)
     assert (str(told) if told else None) == release
+
+
+def test_compose_hands_a_shell_its_text_unescaped() -> None:
+    found = one(
+        "services:\n  v:\n    image: x\n    environment:\n      TP: ${TP:-2}\n      MODEL: ${MODEL}\n    entrypoint:\n"
+        '      bash -c "vllm serve $${MODEL} \\\n      --tensor-parallel-size $${TP} \\\n      --seed ${SEED:-}"\n',
+        "compose.yaml",
+    )
+    assert [(word.text, word.opaque) for word in found.words] == [
+        ("${MODEL}", True),
+        ("--tensor-parallel-size", False),
+        ("2", False),
+        ("--seed", False),
+        ("${SEED:-}", True),
+    ]
+
+
+def test_a_command_executed_in_an_image_is_no_list_of_arguments() -> None:
+    found = one(
+        'RUN="apptainer exec /images/vllm.sif"\n$RUN vllm serve m --port 1 &\n$RUN python3 client.py\n',
+        "job.sbatch",
+    )
+    assert words(found) == ["m", "--port", "1"]

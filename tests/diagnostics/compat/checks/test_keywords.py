@@ -1,0 +1,45 @@
+"""Keywords of the engine's classes: names that only the command line takes are refused there."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.diagnostics.compat.inputs.read import read_command, read_text
+from camshaft.diagnostics.compat.run import check_all
+
+SCRIPT = "from vllm import AsyncEngineArgs\nAsyncEngineArgs(model='m', {}={})\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "target", "starts"),
+    [
+        ("enable_log_requests", "True", "0.33.0", True),
+        ("disable_log_requests", "True", "0.33.0", False),
+        ("disable_log_requests", "'true'", "0.33.0", False),
+        ("disable_log_requests", "'true'", "0.9.2", True),
+        ("no_enable_prefix_caching", "True", "0.18.0", False),
+        ("enable_prefix_caching", "False", "0.18.0", True),
+        ("tensor_parallel", "2", "0.33.0", False),
+        ("enforce_eager", "'yes'", "0.33.0", True),
+    ],
+)
+def test_keywords(name: str, value: str, target: str, starts: bool) -> None:
+    (result,) = check_all(read_text(SCRIPT.format(name, value), "serve.py"), targets=[target])
+    assert result.starts is starts, result.findings
+
+
+def test_the_command_line_takes_the_other_spellings() -> None:
+    text = "vllm serve m --disable-log-requests --no-enable-prefix-caching --tensor-parallel 2"
+    (result,) = check_all(read_command(text), targets=["0.33.0"])
+    assert result.starts
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [("", False), (" $EXTRA", None), (" --data-parallel-size-local 1", True), (" --seed $SEED", False)],
+)
+def test_what_a_variable_may_give_is_not_missing(words: str, starts: bool | None) -> None:
+    text = f"vllm serve m --data-parallel-size 4 --data-parallel-hybrid-lb{words}"
+    (result,) = check_all(read_command(text), targets=["0.33.0"])
+    assert result.starts is starts, result.findings
+    assert result.depends_on == (("$EXTRA",) if starts is None else ())
