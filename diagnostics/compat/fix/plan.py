@@ -62,10 +62,10 @@ def plan(
     Variables in `keep` stay set: other servers see them as well.
     Raises CannotFix when the edited text would not hold what it should.
     """
-    if not configuration.editable:
-        raise CannotFix(f"{configuration.label} is Python code; edit it by hand")
     context = Context(configuration, result.engine, None, parse(result.target), {}, None)
     wanted = _ordered([e for f in result.findings if not f.depends_on for e in f.edits if e.flag not in keep])
+    if wanted and not configuration.editable:
+        raise CannotFix(f"{configuration.label} is no text that can be rewritten in place; edit it by hand")
     made = Plan()
     chosen: list[Edit] = []
     for edit in wanted:
@@ -90,12 +90,18 @@ def plan(
         bool(f.edits) and all(edit in made.applied or edit.flag in keep for edit in f.edits)
         for f in result.findings
     )
-    _verify(configuration, result, made)
+    _verify(configuration, result, made, _untouched(context, made.applied))
     return made
 
 
-def _verify(configuration: Configuration, result: Result, made: Plan) -> None:
-    """Read the new text again and judge it: what was fixed must be gone, or nothing is written."""
+def _untouched(context: Context, edits: Sequence[Edit]) -> list[str]:
+    """The words of the command that no edit is about."""
+    touched = {id(origin) for edit in edits for use in _origins(context, edit.flag) for origin in use}
+    return [word.text for word in context.configuration.words if id(word) not in touched]
+
+
+def _verify(configuration: Configuration, result: Result, made: Plan, untouched: Sequence[str]) -> None:
+    """Read the new text again and judge it: what was fixed must be gone and all else be there, or nothing is written."""
     name = configuration.source.name
     if name not in made.texts:
         return
@@ -106,7 +112,8 @@ def _verify(configuration: Configuration, result: Result, made: Plan) -> None:
         if all(not line.strip() or line.lstrip().startswith("#") for line in new.splitlines()):
             return  # every key went; comments may be left
         raise CannotFix(f"{name}: the edited text would not read back ({error}); edit it by hand") from None
-    again = next((item for item in read if item.label == configuration.label), None)
+    same = [item for item in read if item.label == configuration.label]
+    again = next((item for item in same if _holds([w.text for w in item.words], untouched)), None)
     if again is None:
         raise CannotFix(f"{name}: the edited text would not hold the same server; edit it by hand")
     after = check(again, engine=result.engine, start=None, target=parse(result.target))
@@ -121,6 +128,12 @@ def _verify(configuration: Configuration, result: Result, made: Plan) -> None:
         raise CannotFix(
             f"{name}: {flags} cannot be fixed without breaking the text around it; edit it by hand"
         )
+
+
+def _holds(words: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the wanted words are among the words, in their order."""
+    rest = iter(words)
+    return all(word in rest for word in wanted)
 
 
 def _ordered(edits: Sequence[Edit]) -> list[Edit]:

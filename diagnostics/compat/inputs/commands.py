@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from .base import SERVER, Configuration, EntryPoint, EnvSetting, Source, UnreadableInput, Word
-from .containers import basename, docker_env, extent, find_container, starts_itself
+from .containers import Container, basename, docker_env, extent, find_container, starts_itself
 from .embedded import MANIFEST, only
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import ASSIGNMENT, Char, RawWord, characters, here_documents, lex
@@ -19,6 +20,9 @@ API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
 DYNAMO = "dynamo.vllm"
 # Words of the shell's own in front of a command.
 KEYWORDS = frozenset(["!", "case", "do", "elif", "else", "esac", "fi", "if", "then", "until", "while", "{"])
+# What prints its words, and what looks for processes or lines that hold them.
+SAYS = frozenset(["echo", "printf"])
+SEEKS = frozenset(["egrep", "grep", "killall", "pgrep", "pkill"])
 # What may stand in front of a server's command, where the text around it may be prose.
 LAUNCHERS = frozenset((
     "apptainer", "bash", "conda", "do", "docker", "else", "enroot", "env", "eval", "exec", "if",
@@ -60,11 +64,15 @@ class CommandReader:
             if setting.value is not None:
                 self.shell.variables[setting.name] = [(c, 0) for c in setting.value]
         self.found: list[Configuration] = []
+        self.said: list[list[Word]] = []
 
     def read(self, chars: list[Char], depth: int = 0) -> list[Configuration]:
         """The servers these characters start, in order; nested `sh -c "..."` texts included."""
         for command in lex(chars):
             self._command(command, depth)
+        said, self.said = self.said, []
+        for words in said if not self.found else []:  # `echo "vllm serve ..." > run.sh`
+            self._nested(words, dict(self.shell.exported), depth)
         if not self.found and depth < 3:
             for body in here_documents(chars):
                 if not self._manifest(body):
@@ -123,7 +131,10 @@ class CommandReader:
                 self.shell.export(word.literal, word.start)
 
     def _words(self, words: list[Word], env: dict[str, EnvSetting], depth: int) -> None:
-        if self.prose and not _may_launch(words[0]):
+        head = basename(words[0].text)
+        if head in SAYS:
+            self.said.append(words)
+        if head in SAYS or head in SEEKS or (self.prose and not _may_launch(words[0])):
             return
         entry = find_entry(words)
         if entry is not None:
@@ -150,14 +161,24 @@ class CommandReader:
                 if serves and starts_itself(container.image) and not container.entry:
                     self.found[-1].doubled = after[0]
                 return
+        self._nested(words, env, depth, container)
+
+    def _nested(
+        self, words: list[Word], env: dict[str, EnvSetting], depth: int, container: Container | None = None
+    ) -> None:
+        """The servers of words that are commands themselves (`bash -c "vllm serve ..."`)."""
         for word in words:
-            if depth < 3 and holds_server(word.text):
-                inner = CommandReader(self.source, self.label, list(env.values()))
-                inner.shell.variables |= self.shell.variables
-                found = inner.read(word_characters(word), depth + 1)
-                if found and container and starts_itself(container.image) and not container.entry:
-                    found[0].doubled = words[container.begin]
-                self.found += found
+            if depth >= 3 or not holds_server(word.text):
+                continue
+            inner = CommandReader(self.source, self.label, list(env.values()), prose=True)
+            inner.shell.variables |= self.shell.variables
+            chars = word_characters(word)
+            found = inner.read(chars, depth + 1)
+            for configuration in found:
+                configuration.editable = is_verbatim(chars, self.source.text)
+            if found and container and starts_itself(container.image) and not container.entry:
+                found[0].doubled = words[container.begin]
+            self.found += found
 
     def _add(
         self,
@@ -241,6 +262,13 @@ def align(text: str, source: str, start: int, end: int) -> list[Char]:
         chars.append((char, at))
         at = min(at + 1, end)
     return chars
+
+
+def is_verbatim(chars: list[Char], source: str) -> bool:
+    """Whether every character stands in the source where it says, in the same order: only then can it be edited."""
+    seen = [(char, at) for char, at in chars if not char.isspace()]
+    ascending = all(a < b for (_, a), (_, b) in pairwise(seen))
+    return ascending and all(source[at : at + 1] == char for char, at in seen)
 
 
 def read_commands(source: Source, label: str, part: str | None = None) -> list[Configuration]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat.checks.findings import Result
+from camshaft.diagnostics.compat.fix.files import fix_all
 from camshaft.diagnostics.compat.fix.plan import Plan, plan
 from camshaft.diagnostics.compat.inputs.base import Configuration
-from camshaft.diagnostics.compat.inputs.read import read_command, read_text
+from camshaft.diagnostics.compat.inputs.read import read_command, read_path, read_text
 from camshaft.diagnostics.compat.run import check_all
 
 SETTINGS = """\
@@ -180,3 +183,28 @@ def test_no_comment_and_no_other_key_is_lost(
     gone = {"swap-space", "use-v2-block-manager", "num-scheduler-steps", "enable-prefix-caching"}
     kept = {key: value for key, value in before.items() if key.replace("_", "-") not in gone}
     assert {key: value for key, value in after.items() if not str(key).startswith("no-")} == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'CMD="vllm serve m --port 1"\nCMD="$CMD $MORE"\necho "Running: $CMD"\nexec $CMD\n',
+        'export VLLM_ATTENTION_BACKEND=FLASHINFER\nC="vllm serve $M"\nC="$C --seed 1"\necho "now: $C"\nexec $C\n',
+        'A="vllm serve m"\nB="--swap-space 4"\nbash -c "$A $B"\n',
+    ],
+)
+def test_a_command_put_together_from_variables_keeps_every_word(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text(text)
+    (configuration,) = read_path(path)
+    (fixed,) = fix_all([configuration], lambda c: check_all([c], targets=["0.33.0"])[0], unsafe=True)
+    after = text if not fixed.plan.texts else fixed.plan.texts[str(path)][1]
+    assert after.splitlines()[-1] == text.splitlines()[-1]
+    assert len(read_text(after, str(path))) == 1
+
+
+def test_python_without_a_fix_is_nothing_to_fix() -> None:
+    (configuration,) = read_text("from vllm import LLM\nLLM('m', seed=1)\n", "a.py")
+    (fixed,) = fix_all([configuration], lambda c: check_all([c], targets=["0.33.0"])[0])
+    assert not fixed.refused
+    assert not fixed.plan.texts
