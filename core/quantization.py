@@ -89,8 +89,15 @@ def stored_quantization(config: Mapping[str, Any], override: str | None = None) 
     """The scheme of a checkpoint: `override` (the `quantization` key of a configuration) or its own.
 
     `config` is its `config.json`; compressed-tensors states bits and type per group of layers.
-    Raises ModelError for an unknown scheme.
+    Raises ModelError for an unknown scheme, and for a description that cannot be read.
     """
+    try:
+        return _stored(config, override)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ModelError(f"quantization_config of config.json: unusable: {error}") from error
+
+
+def _stored(config: Mapping[str, Any], override: str | None) -> Quantization:
     stored = config.get("quantization_config") or config.get("compression_config") or {}
     own = stored.get("quant_method")
     method = own if own and override in DESCRIBED_BY_CHECKPOINT else override or own

@@ -10,8 +10,9 @@ from typing import Any
 
 from .errors import ModelError
 from .quantization import Quantization, dtype_bytes, stored_quantization
+from .rope_scaling import CHANGING_ROPES, rope_kind, rope_of
 
-CHANGING_ROPES = ("dynamic", "longrope")  # their angles depend on the longest sequence of a batch
+LARGEST = 10**9  # of every size and count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +66,7 @@ class ModelShape:
         """
         scaling, longest = self.rope_scaling or {}, self.max_position_embeddings
         kind, factor = rope_kind(scaling), scaling.get("factor")
-        original = int(
-            scaling.get("original_max_position_embeddings")
-            or self.raw.get("original_max_position_embeddings")
-            or longest
-        )
+        original = int(scaling.get("original_max_position_embeddings") or longest)
         if kind in CHANGING_ROPES:
             return min(longest, original)
         return max(longest, int(original * factor)) if kind in ("yarn", "linear") and factor else longest
@@ -100,7 +97,7 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
         theta, scaling = rope_of(text)
         return ModelShape(
             name=name or str(raw.get("_name_or_path", "")),
-            architecture=architecture,
+            architecture=str(architecture),
             hidden_size=hidden,
             num_layers=_size(text, "num_hidden_layers"),
             num_heads=heads,
@@ -108,22 +105,30 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             head_dim=_size(text, "head_dim") if text.get("head_dim") else max(1, hidden // heads),
             intermediate_size=_size(text, "intermediate_size"),
             vocab_size=_size(text, "vocab_size"),
-            max_position_embeddings=int(text.get("max_position_embeddings", 2048)),
+            max_position_embeddings=_size(
+                {"max_position_embeddings": 2048, **text}, "max_position_embeddings"
+            ),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
             rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
             rope_theta=theta,
             rope_scaling=scaling,
             attention_bias=bool(text.get("attention_bias", "Qwen2" in architecture)),
             qk_norm="Qwen3" in architecture,
-            sliding_window=text.get("sliding_window") if text.get("use_sliding_window", True) else None,
+            sliding_window=_count("sliding_window", text.get("sliding_window")) or None
+            if text.get("use_sliding_window", True)
+            else None,
             **_layer_kinds(text),
-            kv_lora_rank=int(text.get("kv_lora_rank") or 0),
-            rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
+            kv_lora_rank=_count("kv_lora_rank", text.get("kv_lora_rank")),
+            rope_head_dim=_count("qk_rope_head_dim", text.get("qk_rope_head_dim")),
             num_experts=_num_experts(text),
-            experts_per_token=int(text.get("num_experts_per_tok") or text.get("experts_per_token") or 0),
+            experts_per_token=_count(
+                "num_experts_per_tok", text.get("num_experts_per_tok") or text.get("experts_per_token")
+            ),
             shared_expert_size=_shared_expert_size(text),
             num_dense_layers=_num_dense_layers(text),
-            moe_intermediate_size=int(text.get("moe_intermediate_size") or text["intermediate_size"]),
+            moe_intermediate_size=_count(
+                "moe_intermediate_size", text.get("moe_intermediate_size") or text["intermediate_size"]
+            ),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or raw.get("torch_dtype") or "bfloat16"),
             quantization=(raw.get("quantization_config") or {}).get("quant_method"),
             eos_token_ids=_ids(raw.get("eos_token_id", text.get("eos_token_id"))),
@@ -131,31 +136,23 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
         )
     except KeyError as error:
         raise ModelError(f"{name or 'config.json'}: the key {error} is missing") from error
-    except (TypeError, ValueError, AttributeError, ZeroDivisionError, IndexError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         raise ModelError(f"{name or 'config.json'}: unusable value: {error}") from error
-
-
-def rope_of(text: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """Base of the rotary embedding, and its scaling if there is one; of layers that differ, the first scaled ones'."""
-    rope = dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
-    each = [dict(part) for part in rope.values() if isinstance(part, Mapping)] or [rope]
-    found = next((part for part in each if rope_kind(part)), each[0])
-    theta = float(found.get("rope_theta") or text.get("rope_theta") or 10000.0)
-    return theta, found if rope_kind(found) else None
-
-
-def rope_kind(scaling: Mapping[str, Any]) -> str | None:
-    """The name of a rope scaling; None for none."""
-    kind = scaling.get("rope_type") or scaling.get("type")
-    return None if kind in (None, "default") else str(kind)
 
 
 def _size(text: Mapping[str, Any], key: str) -> int:
     """A size of at least 1. Raises KeyError or ValueError."""
-    size = int(text[key])
-    if size < 1 or isinstance(text[key], bool):
+    if (size := _count(key, text[key])) < 1:
         raise ValueError(f"{key} is {text[key]!r}, a number of at least 1 is needed")
     return size
+
+
+def _count(key: str, value: object) -> int:
+    """A whole number, 0 for none. Raises ValueError for one that no model has."""
+    count = int(value or 0)  # pyright: ignore[reportArgumentType]
+    if isinstance(value, bool) or not 0 <= count <= LARGEST:
+        raise ValueError(f"{key} is {value!r}, a number from 0 to {LARGEST:,} is needed")
+    return count
 
 
 def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
@@ -166,7 +163,8 @@ def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
             "num_sliding_layers": sum(kind == "sliding_attention" for kind in types),
             "num_linear_layers": sum(kind in ("linear_attention", "mamba") for kind in types),
         }
-    layers = int(text["num_hidden_layers"])
+    layers = _size(text, "num_hidden_layers")
+    _count("max_window_layers", text.get("max_window_layers"))
     if not text.get("sliding_window") or not text.get("use_sliding_window", True):
         return {}
     pattern = int(text.get("sliding_window_pattern") or 0)  # Gemma 3: every sixth layer is full
@@ -175,22 +173,22 @@ def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
 
 def _num_experts(text: Mapping[str, Any]) -> int:
     names = ("num_experts", "num_local_experts", "n_routed_experts")
-    return int(next((text[name] for name in names if text.get(name)), 0))
+    return next((_count(name, text[name]) for name in names if text.get(name)), 0)
 
 
 def _shared_expert_size(text: Mapping[str, Any]) -> int:
-    count = int(text.get("n_shared_experts") or 0)
-    return int(
-        text.get("shared_expert_intermediate_size") or count * int(text.get("moe_intermediate_size") or 0)
+    count, size = (_count(key, text.get(key)) for key in ("n_shared_experts", "moe_intermediate_size"))
+    return (
+        _count("shared_expert_intermediate_size", text.get("shared_expert_intermediate_size")) or count * size
     )
 
 
 def _num_dense_layers(text: Mapping[str, Any]) -> int:
     if not _num_experts(text):
         return 0
-    layers, step = int(text["num_hidden_layers"]), int(text.get("decoder_sparse_step") or 1)
-    dense = layers - layers // step
-    return max(dense, len(text.get("mlp_only_layers") or ()), int(text.get("first_k_dense_replace") or 0))
+    layers = _size(text, "num_hidden_layers")
+    step, first = (_count(key, text.get(key)) for key in ("decoder_sparse_step", "first_k_dense_replace"))
+    return max(layers - layers // (step or 1), len(text.get("mlp_only_layers") or ()), first)
 
 
 def _ids(value: object) -> tuple[int, ...]:
@@ -358,15 +356,6 @@ def weight_bytes(
         experts=round(experts / pp),
         norms=round(norms / pp),
     )
-
-
-def parameter_count(shape: ModelShape, *, active: bool = False) -> int:
-    """Parameters of the model; with `active`, only those one token passes (its experts, not all)."""
-    experts = shape.experts_per_token if active else shape.num_experts
-    tables = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
-    norms = (2 * shape.num_layers + 1) * shape.hidden_size
-    dense = sum(g.elements for g in dense_gemms(shape))
-    return dense + sum(g.elements for g in expert_gemms(shape)) * experts + tables + norms
 
 
 def resolve_kv_dtype(shape: ModelShape, kv_cache_dtype: str, dtype: str | None = None) -> str:

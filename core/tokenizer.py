@@ -130,7 +130,8 @@ def eos_token_ids(folder: str | Path, id_of: Callable[[str], int | None] | None 
     ids: list[int] = []
     for file in ("generation_config.json", "config.json"):
         config = read_json_if_present(where / file)
-        held = config.get("eos_token_id", (config.get("text_config") or {}).get("eos_token_id"))
+        text = config.get("text_config")
+        held = config.get("eos_token_id", text.get("eos_token_id") if isinstance(text, dict) else None)
         for value in held if isinstance(held, list) else [held]:
             if value is None:
                 continue

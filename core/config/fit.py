@@ -9,7 +9,8 @@ from pathlib import Path
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
 from ..memory import MemoryBudget
 from ..model_sheets import sheet_of, sheet_shape
-from ..shape import CHANGING_ROPES, ModelShape, read_shape, rope_kind
+from ..rope_scaling import CHANGING_ROPES, rope_kind
+from ..shape import ModelShape, read_shape
 from .budget import memory_of
 from .hardware import Hardware, find_cpu
 from .resolve import Resolved, resolve
@@ -31,7 +32,7 @@ def find_shape(model: str) -> ModelShape | None:
 def _local_folder(model: str) -> Path | None:
     """The folder with the model's `config.json`, as a path, a demo model or in the hub's cache."""
     path = Path(model).expanduser()
-    if (path / "config.json").is_file():
+    if os.path.isfile(path / "config.json"):  # False for a name that no file can have, where Path raises
         return path
     from ..model.loading.demo import demo_models, folder_of
 

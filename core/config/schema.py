@@ -175,6 +175,11 @@ class ServeConfig(BaseModel):
     record: str | None = _knob("logs", "File that receives arrivals, lengths, prefix hashes and plans.")
 
 
+SWITCHES = frozenset(
+    name for name, field in ServeConfig.model_fields.items() if field.annotation in (bool, bool | None)
+)
+
+
 def group_of(name: str) -> str:
     """The section a field is shown under."""
     extra = ServeConfig.model_fields[name].json_schema_extra
@@ -195,15 +200,11 @@ def json_schema() -> dict[str, Any]:
         "description": "Name or file of a preset whose values this file starts from.",
         "group": "model",
     }
-    switches = [name for name, field in ServeConfig.model_fields.items() if field.annotation in _SWITCHES]
     for name in [name for name in properties if "_" in name]:
         properties[name.replace("_", "-")] = properties[name]
-    spelled = "|".join(name.replace("_", "[-_]") for name in switches)
+    spelled = "|".join(name.replace("_", "[-_]") for name in sorted(SWITCHES))
     schema["patternProperties"] = {f"^no[-_]({spelled})$": {"type": "boolean"}}
     return schema
-
-
-_SWITCHES = (bool, bool | None)
 
 
 def _with_bounds(node: Any) -> Any:

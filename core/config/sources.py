@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError
 from ..places import Place, nearest, parse_scalar, read_yaml
-from .schema import ServeConfig
+from .schema import SWITCHES, ServeConfig
 from .support import unsupported
 
 Purpose = Literal["serve", "inspect"]
@@ -69,7 +70,8 @@ def load_config(
     config, problems = _validate(known)
     refused += problems
     if purpose == "serve" and config is not None:
-        refused += unsupported(config, {key: entry.place for key, entry in known.items()})
+        written = {key: entry.place for key, entry in known.items()}
+        refused += [found for found in unsupported(config, written) if found[0] not in dict(problems)]
     if config is None or refused:
         order = {key: position for position, key in enumerate(merged)}
         refused.sort(key=lambda found: order.get(found[0], len(order)))
@@ -92,14 +94,16 @@ def preset_names() -> list[str]:
 def find_source(source: str | Path) -> tuple[Path, str | None]:
     """The file that `source` means, and the preset's name if it is one. Raises ConfigError."""
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # False for a name that no file can have, where Path raises
         return path, None
     text = str(source)
     bare = text.removesuffix(".yaml").removesuffix(".yml")
     if path.name == text and bare in preset_names():
         return PRESETS / f"{bare}.yaml", bare
-    if path.is_dir():
-        raise ConfigError(f"{text}: is a folder; a configuration is a YAML file or the name of a preset")
+    if os.path.isdir(path):
+        raise ConfigError(
+            f"{text or path}: is a folder; a configuration is a YAML file or the name of a preset"
+        )
     hint = nearest(bare, preset_names())
     raise ConfigError(f"{text}: no such file or preset{hint} (presets: {', '.join(preset_names())})")
 
@@ -109,7 +113,10 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Path | None, s
         return None, None, []
     if isinstance(source, Mapping):
         place = Place("(given)")
-        entries = [Entry(_snake(str(key)), value, place, "given", str(key)) for key, value in source.items()]
+        entries = [
+            _unnegated(Entry(_snake(str(key)), value, place, "given", str(key)))
+            for key, value in source.items()
+        ]
         return None, *_with_base(entries, None)
     path, preset = find_source(source)
     entries = read_entries(path, "preset" if preset else "given")
@@ -160,9 +167,10 @@ def _snake(key: str) -> str:
 def _unnegated(entry: Entry) -> Entry:
     """`no-enable-prefix-caching: true`, vLLM's way to switch a flag off, as `enable_prefix_caching: false`."""
     positive = entry.key.removeprefix("no_")
-    if positive == entry.key or positive not in ServeConfig.model_fields or not isinstance(entry.value, bool):
+    written = {"true": True, "false": False}.get(str(entry.value).lower())
+    if positive == entry.key or positive not in SWITCHES or written is None:
         return entry
-    return Entry(positive, not entry.value, entry.place, entry.origin, entry.spelled)
+    return replace(entry, key=positive, value=not written)
 
 
 def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entry]:
@@ -237,6 +245,8 @@ def vllm_names() -> frozenset[str]:
 
 def _refusal(entry: Entry, purpose: Purpose) -> str | None:
     """Why a key that this engine does not have is refused; None where it is vLLM's and only read."""
+    if entry.key.removeprefix("no_") in SWITCHES:
+        return f"{entry.place}: {entry.spelled}: true or false is needed (given: {entry.value!r})"
     if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
         if purpose == "inspect":
             return None

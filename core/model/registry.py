@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..errors import ModelError
-from ..shape import ModelShape, rope_kind
+from ..rope_scaling import rope_kind
+from ..shape import ModelShape
 from .base import Model, WeightSource
 from .decoder import Decoder
 from .feed_forward import MIXTURES
@@ -23,14 +24,14 @@ def obstacle(shape: ModelShape) -> str | None:
     kind = rope_kind(scaling)
     if shape.architecture not in DENSE | MIXTURES:
         return f"architecture {shape.architecture}"
-    if raw.get("model_type", "llama") not in MODEL_TYPES:
+    if str(raw.get("model_type", "llama")) not in MODEL_TYPES:
         return f"model type {raw['model_type']}"
     if shape.num_experts and shape.architecture not in MIXTURES:
         return "a mixture of experts"
     if kind is not None and kind not in SCALINGS:
         return f"rope scaling {kind!r}"
     rope = raw.get("rope_parameters") or {}
-    if float(rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0) != 1.0:
+    if (rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0) != 1.0:
         return "a partial rotary embedding"
     if raw.get("hidden_act", "silu") != "silu":
         return f"activation {raw['hidden_act']!r}"

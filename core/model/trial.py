@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ModelError
-from ..shape import ModelShape, rope_kind, rope_of
+from ..rope_scaling import rope_kind, rope_of
+from ..shape import ModelShape
 from .plugged_attention import AskedLayer, plug_into, register
 
 if TYPE_CHECKING:

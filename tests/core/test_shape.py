@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parameters import parameters
 
 from camshaft.core.errors import ModelError
+from camshaft.core.model.registry import obstacle
 from camshaft.core.quantization import quantization_named, stored_quantization
 from camshaft.core.shape import (
     dense_gemms,
     expert_gemms,
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
-    parameter_count,
     read_shape,
     resolve_kv_dtype,
     shape_from_config,
@@ -82,9 +87,10 @@ DEEPSEEK_V3 = LLAMA_8B | {
     ],
 )
 def test_parameters_match_published_counts(config: dict, total: float, active: float) -> None:
-    shape = shape_from_config(config)
-    assert parameter_count(shape) == pytest.approx(total, rel=0.005)
-    assert parameter_count(shape, active=True) == pytest.approx(active, rel=0.02)
+    assert parameters(shape_from_config(config)) == (
+        pytest.approx(total, rel=0.005),
+        pytest.approx(active, rel=0.02),
+    )
 
 
 def test_70b_in_fp8_takes_72_65_gb() -> None:
@@ -240,3 +246,40 @@ def test_a_method_that_only_names_a_file_format_takes_the_checkpoint_s_scheme(
 def test_a_mistyped_quantisation_is_answered_with_the_nearest() -> None:
     with pytest.raises(ModelError, match="did you mean compressed-tensors"):
         quantization_named("compressed-tensor")
+
+
+KEYS = [
+    *QWEN3_30B_A3B, "architectures", "model_type", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
+    "use_sliding_window", "max_window_layers", "layer_types", "sliding_window_pattern", "kv_lora_rank",
+    "qk_rope_head_dim", "n_shared_experts", "first_k_dense_replace", "quantization_config", "text_config",
+    "partial_rotary_factor", "attention_bias", "original_max_position_embeddings", "eos_token_id",
+]  # fmt: skip
+NUMBERS = st.sampled_from([-1, 0, 1, 2.5, 64, 10**20, 1e308, float("inf")])
+SCALING = st.fixed_dictionaries(
+    {"rope_type": st.sampled_from(["yarn", "longrope", "dynamic", "linear", "x", 5])},
+    optional={key: NUMBERS | st.text(max_size=3) for key in ("factor", "original_max_position_embeddings")},
+)
+STORED = st.fixed_dictionaries(
+    {"quant_method": st.sampled_from(["fp8", "compressed-tensors", "mxfp4", 5])},
+    optional={"config_groups": st.just([1]) | st.just({"g": {"weights": 5}}), "bits": st.text(max_size=2)},
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | NUMBERS
+    | st.text(max_size=5)
+    | st.lists(NUMBERS, max_size=2)
+    | SCALING
+    | STORED
+)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
+def test_any_config_json_has_a_shape_or_is_refused(values: dict[str, Any]) -> None:
+    with contextlib.suppress(ModelError):  # and no other error
+        shape = shape_from_config(QWEN3_30B_A3B | values)
+        assert shape.longest_context > 0
+        assert weight_bytes(shape).total > 0
+        assert kv_bytes_per_token(shape, "bfloat16") >= 0
+        assert obstacle(shape) is None or isinstance(obstacle(shape), str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def locate(name_or_path: str | Path, *, allow_download: bool = True, progress: P
     """
     path = Path(name_or_path).expanduser()
     name = str(name_or_path)
-    if path.exists():
+    if os.path.exists(path):  # False for a name that no file can have, where Path raises
         return _local(path)
     if name.lower() in demo_models():
         return _demo(name.lower(), allow_download, progress)
@@ -77,7 +78,7 @@ def _beside_gguf(file: Path) -> Path:
 
 def _hub(name: str, allow_download: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, local_files_only=True))
@@ -85,6 +86,8 @@ def _hub(name: str, allow_download: bool) -> Path:
             return folder
     except LocalEntryNotFoundError:
         pass
+    except HFValidationError as error:
+        raise ModelError(f"{name}: no such folder, and no id that the hub could have: {error}") from error
     if not allow_download:
         raise ModelError(f"{name}: not in the local hub cache, and downloading is not allowed here")
     try:

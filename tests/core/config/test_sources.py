@@ -12,8 +12,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.core.config import ServeConfig, load_config, preset_names
-from camshaft.core.errors import ConfigError
+from camshaft.core.config import (
+    Hardware,
+    Purpose,
+    ServeConfig,
+    load_config,
+    preset_names,
+    require_machine,
+    resolve,
+)
+from camshaft.core.config.sources import vllm_names
+from camshaft.core.errors import CamshaftError, ConfigError
+from camshaft.core.model_sheets import shape_named
 
 
 def write(folder: Path, text: str) -> Path:
@@ -83,6 +93,10 @@ def test_every_key_knows_its_place(tmp_path: Path) -> None:
         ("a: &a [*a]\n", "an alias that contains itself"),
         ("model: m\nport: 1\n\tx: 2\n", "not valid YAML"),
         ("", "model: missing"),
+        (
+            "model: m\nno-enable-prefix-caching:\n",
+            r"serve.yaml:2:1: no-enable-prefix-caching: true or false is needed",
+        ),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
@@ -99,6 +113,22 @@ def test_a_file_that_is_not_text_and_one_that_is_not_there(tmp_path: Path) -> No
         load_config("cpu-dem")
     with pytest.raises(ConfigError, match="is a folder"):
         load_config(tmp_path)
+    for impossible in ("x" * 5000, "\0"):
+        with pytest.raises(ConfigError, match="no such file or preset"):
+            load_config(impossible)
+
+
+def test_a_model_that_was_named_wrongly_is_not_called_missing() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config({"model": 5})
+    assert str(refused.value) == "(given): model: input should be a valid string (given: 5)"
+
+
+@pytest.mark.parametrize("value", [True, "true", "True"])
+def test_a_switch_is_turned_off_as_in_vllm(value: object) -> None:
+    assert (
+        load_config({"model": "m", "no-enable-prefix-caching": value}).config.enable_prefix_caching is False
+    )
 
 
 def test_aliases_that_unfold_without_end_are_refused(tmp_path: Path) -> None:
@@ -204,13 +234,52 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
-@given(
-    st.dictionaries(st.sampled_from(sorted(ServeConfig.model_fields)) | st.text(max_size=8), JSON, max_size=4)
+# As users write them: both spellings, switched off, of this engine and of vLLM alone, values as text.
+KEYS = st.builds(
+    lambda name, off, dashed: (off + name).replace("_", "-") if dashed else off + name,
+    st.sampled_from(sorted(ServeConfig.model_fields) + sorted(vllm_names())),
+    st.sampled_from(["", "", "no_", "--"]),
+    st.booleans(),
 )
-def test_any_mapping_is_read_or_refused(mapping: dict[str, object]) -> None:
-    with contextlib.suppress(ConfigError):  # and no other error
-        assert isinstance(load_config(mapping, purpose="inspect").config, ServeConfig)
+WRITTEN = st.sampled_from(
+    [
+        "true",
+        "None",
+        "auto",
+        "16",
+        "1k",
+        "1.5K",
+        "0.9",
+        "-1",
+        "{}",
+        '{"a": 1}',
+        '{"a":',
+        '["a"]',
+        "[",
+        "fp8",
+        "cuda",
+    ]
+)
+H100 = Hardware(kind="cuda", name="H100", memory_bytes=80 << 30, count=1, compute_capability=(9, 0))
+CPU = Hardware(kind="cpu", name="a CPU", memory_bytes=32 << 30, count=1)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(
+    mapping=st.dictionaries(KEYS | st.text(max_size=8), JSON | WRITTEN, max_size=4),
+    purpose=st.sampled_from(["serve", "inspect"]),
+    is_model_known=st.booleans(),
+)
+def test_any_mapping_is_read_or_refused(
+    mapping: dict[str, object], purpose: Purpose, is_model_known: bool
+) -> None:
+    """Read and resolved for a GPU and a CPU, or refused in words."""
+    model = shape_named("meta-llama/Llama-3.1-8B-Instruct") if is_model_known else None
+    with contextlib.suppress(CamshaftError):  # and no other error
+        loaded = load_config({"model": "m", **mapping}, purpose=purpose)
+        for device in (H100, CPU):
+            with contextlib.suppress(CamshaftError):
+                require_machine(resolve(loaded, device, model))
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
