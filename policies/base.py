@@ -1,7 +1,27 @@
 """The contract of a scheduling policy. It advises over frozen views; the engine's core decides what is safe.
 
-Core owns block accounting, budgets, rollback, state changes and progress. A policy sees no blocks, tensors
-or scheduler. If it raises or answers nonsense, that step falls back to first come, first served.
+Core owns block accounting, budgets, rollback, state changes and progress. A policy sees no blocks, tensors or
+scheduler. If it raises or answers nonsense, core takes its own answer for that call: first come, first served, the
+last to come gives way, the whole budget, admit. After 16 such steps in a row the policy is switched off for good;
+the log and /metrics tell of the faults. A request that has waited longer than `max_wait_s` goes first
+whatever the policy says, and a step that would do nothing while somebody could run is made without it.
+
+How to bring one. Most need a single part: subclass `Order`, `Victim`, `Chunking` or `Batching` (policies/parts.py),
+whose fields are its parameters. A whole `Policy`, as below, is for what no part can say. Offer the class, or a
+callable that makes a policy from its parameters, in a package:
+
+    [project.entry-points."camshaft.policies"]
+    gold_first = "acme.scheduling:GoldFirst"
+
+and name it in a policy file, for installing turns nothing on; `engine policies list` shows what packages offer:
+
+    order: {name: gold_first, tenants: [a, b]}     # a part, with its parameters
+    plugin: {name: gold_first, tenants: [a, b]}    # instead of the four parts: a whole policy
+
+How it is called. All calls come from the engine's one thread, between two steps: time spent here is time nobody gets
+tokens, and nothing ends a call that does not return. Only step and view tell the time and the load, so that a
+recorded run replays to the same plans: no clock, no randomness without a fixed seed, no input or output. Every policy
+is made afresh with the engine and lives as long; what it keeps by tenant or request it must also forget.
 """
 
 from __future__ import annotations
@@ -22,7 +42,10 @@ class PolicyError(ValueError):
 
 
 class RequestView(Protocol):
-    """One request, read-only. Times are seconds on the scheduler's clock."""
+    """One request, read-only, as it is when it is asked. Times are seconds on the scheduler's clock.
+
+    It is the same object from arrival to end; ends are told in `Events.finished`.
+    """
 
     @property
     def id(self) -> str: ...
@@ -80,9 +103,9 @@ class StepView(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What this step may spend; core clamps it to the configured limits."""
+    """What this step may spend; core clamps it to the configured limits. Counts are Python's int."""
 
-    tokens: int  # in all
+    tokens: int  # in all, at least 1
     prefill_tokens: int | None = None  # of these, at most so many for prompts; None is no separate limit
     chunk_tokens: int | None = None  # at most so many per prompt; None is no limit
     chunked: bool = True  # False: a prompt runs whole or waits (one longer than the budget runs alone)
@@ -121,7 +144,9 @@ class Events:
 
 @runtime_checkable
 class Policy(Protocol):
-    """What the scheduler asks. Keys are tuples of numbers; smaller goes first."""
+    """What the scheduler asks. Keys are tuples of int, float, bool or numpy's numbers of 32 and 64 bits, none of them
+    NaN; smaller goes first, and of equals whoever arrived first.
+    """
 
     @property
     def name(self) -> str: ...
@@ -137,7 +162,9 @@ class Policy(Protocol):
         ...
 
     def victim_key(self, view: RequestView, step: StepView) -> Key:
-        """Who gives its blocks back first when there are none left."""
+        """Who gives its blocks back first when there are none left, to be computed again later; asked of everybody
+        that runs. Smaller gives way first, and of equals whoever came last.
+        """
         ...
 
     def step_budget(self, step: StepView) -> Budget:
@@ -145,9 +172,11 @@ class Policy(Protocol):
         ...
 
     def admit(self, view: RequestView, step: StepView) -> Admission:
-        """May this request start now?"""
+        """May this request start now? Asked of the waiting in their order, each step until they start; those behind a
+        deferred one may start before it. A DEFER holds for `max_wait_s` at most, and with nobody running, nobody runs.
+        """
         ...
 
     def on_events(self, events: Events) -> None:
-        """Accounting, once a step."""
+        """Accounting, once a step, if `accounts`."""
         ...

@@ -8,6 +8,7 @@ activates nothing: a policy file has to name it.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -29,6 +30,17 @@ _KINDS: dict[str, type[Part]] = {
     "chunking": Chunking,
     "batching": Batching,
 }
+
+_METHODS = (
+    "name",
+    "dynamic",
+    "accounts",
+    "order_key",
+    "victim_key",
+    "step_budget",
+    "admit",
+    "on_events",
+)
 
 Named = str | dict[str, Any]  # a part's name, or a mapping with `name` and its parameters
 
@@ -110,7 +122,7 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> PolicyFile:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml") and str(source) in names():
         path = _HERE / f"{source}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False for a name that no file can have, where Path raises
         near = difflib.get_close_matches(str(source), names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise PolicyError(
@@ -163,6 +175,8 @@ def _split(named: Named) -> tuple[str, dict[str, Any]]:
     name = parameters.pop("name", None)
     if not isinstance(name, str):
         raise PolicyError(f"a part needs a `name`: {named!r}")
+    if not all(isinstance(key, str) for key in parameters):
+        raise PolicyError(f"{name}: its parameters need names: {named!r}")
     return name, parameters
 
 
@@ -171,9 +185,9 @@ def _build_part(kind: str, named: Named) -> Part:
     known = parts(kind)
     part = known.get(name)
     if part is None and name in plugins():
-        part = plugins()[name].load()
+        part = _load(kind, name)
         if not (isinstance(part, type) and issubclass(part, _KINDS[kind])):
-            raise PolicyError(f"{kind}: the plug-in {name!r} is not a {kind} part")
+            raise PolicyError(f"{kind}: the plug-in {name!r} is no subclass of {_KINDS[kind].__name__}")
     if part is None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -182,26 +196,45 @@ def _build_part(kind: str, named: Named) -> Part:
         return part(**parameters)
     except ValidationError as error:
         raise PolicyError(f"{kind} {name!r}: {_first(error, part)}") from error
+    except Exception as error:  # a third party's own code
+        raise _not_made(kind, name, error) from error
 
 
 def _build_plugin(named: Named) -> Policy:
     name, parameters = _split(named)
-    entry = plugins().get(name)
-    if entry is None:
-        raise PolicyError(f"plugin: no installed package offers {name!r} in {ENTRY_POINT_GROUP}")
+    if name not in plugins():
+        near = difflib.get_close_matches(name, plugins(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PolicyError(f"plugin: no installed package offers {name!r} in {ENTRY_POINT_GROUP}{hint}")
+    make = _load("plugin", name)
     try:
-        policy = entry.load()(**parameters)
+        policy = make(**parameters)
+        lacks = [method for method in _METHODS if not hasattr(policy, method)]
     except Exception as error:
-        raise PolicyError(f"plugin {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    if not isinstance(policy, Policy):
-        raise PolicyError(f"plugin {name!r} does not have the methods of a policy")
+        raise _not_made("plugin", name, error) from error
+    if lacks:
+        raise PolicyError(f"plugin {name!r} is no policy (policies/base.py): it lacks {', '.join(lacks)}")
     return policy
+
+
+def _load(kind: str, name: str) -> Any:
+    """What an entry point names. Raises PolicyError where it cannot be imported."""
+    try:
+        return plugins()[name].load()
+    except Exception as error:
+        raise _not_made(kind, name, error) from error
+
+
+def _not_made(kind: str, name: str, error: Exception) -> PolicyError:
+    return PolicyError(f"{kind} {name!r} cannot be made: {type(error).__name__}: {error}")
 
 
 def _first(error: ValidationError, model: type[BaseModel]) -> str:
     """The first complaint of pydantic in a sentence."""
     problem = error.errors(include_url=False, include_input=False)[0]
     key = ".".join(str(part) for part in problem["loc"])
+    if model is PolicyFile and problem["loc"][0] in (*_KINDS, "plugin"):
+        return f"{problem['loc'][0]}: a name is needed, or a mapping of `name` and parameters"
     if problem["type"] == "extra_forbidden":
         known = ", ".join(model.model_fields) or "none"
         return f"unknown key {key!r}; known are {known}"

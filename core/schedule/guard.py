@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 
 from ...policies.base import ADMIT, Admission, Budget, Events, Key, Policy, RequestView, StepView, Verdict
 
 T = TypeVar("T")
 
+# Exactly these: a subclass may compare as it likes. `part == part` is False for NaN.
+_NUMBERS = frozenset({int, float, bool, np.float64, np.float32, np.int64, np.int32})
+
 _log = structlog.get_logger("camshaft.policy")
 
+# What a policy may raise without ending the engine; a key press still does.
+FAULTS = (Exception, SystemExit, GeneratorExit)
 FIRST_COME: Key = ()  # core appends the arrival number to every key
 
 
@@ -30,12 +36,10 @@ class Guard:
         self.enabled = True
         self._faulty_steps = 0
         self._fault_this_step = False
+        self.name = type(policy).__name__
+        self.name = self._ask("name", lambda: policy.name, _is_name, self.name)
         self.dynamic = bool(self._ask("dynamic", lambda: policy.dynamic, _is_bool, False))
         self.accounts = bool(self._ask("accounts", lambda: policy.accounts, _is_bool, False))
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self.policy, "name", type(self.policy).__name__))
 
     def begin_step(self) -> None:
         """Counts whether the last step was faulty, and forgets it."""
@@ -74,12 +78,14 @@ class Guard:
             return fallback
         try:
             answer = ask()
-        except Exception as error:
-            self._fault(name, f"{type(error).__name__}: {error}")
-            return fallback
-        if valid(answer):
-            return answer
-        self._fault(name, f"unusable answer {answer!r:.100}")
+            if valid(answer):
+                return answer
+            fault = f"unusable answer {answer!r:.100}"
+        except FAULTS as error:  # of the policy, or of what it answered
+            fault = type(error).__name__
+            with suppress(*FAULTS):
+                fault += f": {error}"
+        self._fault(name, fault)
         return fallback
 
     def _fault(self, name: str, what: str) -> None:
@@ -90,26 +96,29 @@ class Guard:
                 _log.warning("policy fault", policy=self.name, call=name, fault=what)
 
 
+def _is_name(answer: Any) -> bool:
+    return type(answer) is str
+
+
 def _is_bool(answer: Any) -> bool:
     return isinstance(answer, bool)
 
 
 def _is_key(answer: Any) -> bool:
-    return type(answer) is tuple and all(
-        isinstance(part, int | float) and not math.isnan(part) for part in answer
-    )
+    return type(answer) is tuple and all(type(part) in _NUMBERS and part == part for part in answer)
 
 
 def _is_admission(answer: Any) -> bool:
-    return isinstance(answer, Admission) and isinstance(answer.verdict, Verdict)
+    return type(answer) is Admission and isinstance(answer.verdict, Verdict) and type(answer.reason) is str
 
 
 def _is_budget(answer: Any) -> bool:
-    if not isinstance(answer, Budget):
+    if type(answer) is not Budget:
         return False
     return (
         type(answer.tokens) is int
         and answer.tokens > 0
+        and all(type(flag) is bool for flag in (answer.chunked, answer.decode_first, answer.pad))
         and _is_count_or_none(answer.prefill_tokens)
         and _is_count_or_none(answer.chunk_tokens)
     )

@@ -46,6 +46,9 @@ def test_every_part_says_what_it_does() -> None:
         ({"order": {"aging": 1}}, "needs a `name`"),
         ({"plugin": "absent"}, "no installed package offers"),
         ({"knobs": {"max_num_seqs": 0}}, "max_num_seqs"),
+        ({"order": 5}, "order: a name is needed, or a mapping"),
+        ({"order": {"name": "fcfs", 1: 2}}, "order: a name is needed, or a mapping"),
+        ("x" * 5000, "no policy 'xxx"),
     ],
 )
 def test_mistakes_are_told(source: Any, message: str) -> None:
@@ -106,9 +109,53 @@ def test_third_party_parts_and_policies_come_by_entry_point(monkeypatch: pytest.
     assert "backwards" not in parts("order")
     composed = load_policy({"order": "backwards"}).build()
     assert isinstance(composed, Policy)
-    with pytest.raises(PolicyError, match="is not a victim part"):
+    with pytest.raises(PolicyError, match="no subclass of Victim"):
         load_policy({"victim": "backwards"})
     whole = load_policy({"plugin": {"name": "whole", "tokens": 3}}).build()
     assert whole.step_budget(None).tokens == 3  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="cannot be made"):
         load_policy({"plugin": {"name": "whole", "size": 3}})
+
+
+class Half:
+    name = "half"
+    dynamic = property(lambda self: 1 // 0)
+
+
+class Abstract(Order):
+    name = "abstract"
+
+
+class Unlicensed(Order):
+    name = "unlicensed"
+
+    def __init__(self, **parameters: Any) -> None:
+        raise OSError("no licence")
+
+    key = Backwards.key
+
+
+def absent() -> Any:
+    raise ImportError("no module")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"plugin": "absent"}, "plugin 'absent' cannot be made: ImportError: no module"),
+        ({"order": "absent"}, "order 'absent' cannot be made: ImportError: no module"),
+        ({"plugin": "half"}, "plugin 'half' cannot be made: ZeroDivisionError"),
+        ({"plugin": "object"}, "is no policy .* it lacks name, dynamic, accounts, order_key"),
+        ({"plugin": "objetc"}, "no installed package offers .* did you mean 'object'"),
+        ({"order": "abstract"}, "order 'abstract' cannot be made: TypeError: Can't instantiate"),
+        ({"order": "unlicensed"}, "order 'unlicensed' cannot be made: OSError: no licence"),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_told_and_why(
+    monkeypatch: pytest.MonkeyPatch, source: Any, message: str
+) -> None:
+    made = {"half": Half, "object": object, "abstract": Abstract, "unlicensed": Unlicensed}
+    offered = {name: SimpleNamespace(load=lambda value=value: value) for name, value in made.items()}
+    monkeypatch.setattr(registry, "plugins", lambda: {**offered, "absent": SimpleNamespace(load=absent)})
+    with pytest.raises(PolicyError, match=message):
+        load_policy(source)

@@ -1,0 +1,134 @@
+"""Whatever a third party's policy raises or answers, every request ends and the engine lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft.core.request import State
+from camshaft.core.schedule.guard import Guard
+from camshaft.policies.base import ADMIT, Admission, Budget, Verdict
+
+CALLS = ("order_key", "victim_key", "step_budget", "admit", "on_events")
+
+
+class Unspeakable(Exception):
+    """Its own message raises, and so does everything else."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("str")
+
+    __repr__ = __bool__ = __eq__ = __str__  # type: ignore[assignment]
+    __hash__ = Exception.__hash__
+
+
+class Incomparable(int):
+    def __lt__(self, other: object) -> bool:
+        raise RuntimeError("lt")
+
+    __gt__ = __eq__ = __lt__  # type: ignore[assignment]
+    __hash__ = int.__hash__
+
+
+class Third:
+    """A policy without opinions, but for one call that gives `answer`, or raises it."""
+
+    name, dynamic, accounts = "third", True, True
+
+    def __init__(self, call: str, answer: Any) -> None:
+        def give(*_: Any) -> Any:
+            if isinstance(answer, BaseException) and not isinstance(answer, Unspeakable):
+                raise answer
+            return answer
+
+        setattr(self, call, give)
+
+    def order_key(self, view: Any, step: Any) -> Any:
+        return ()
+
+    victim_key = order_key
+
+    def step_budget(self, step: Any) -> Any:
+        return Budget(step.max_num_batched_tokens)
+
+    def admit(self, view: Any, step: Any) -> Any:
+        return ADMIT
+
+    def on_events(self, events: Any) -> Any:
+        return None
+
+
+RAISED = [
+    (call, error)
+    for call in CALLS
+    for error in (ValueError("x"), SystemExit(3), GeneratorExit(), Unspeakable())
+]
+KEYS = [None, [1], (float("nan"),), ("a",), (1j,), ((1,),), (Incomparable(3),), Unspeakable()]
+WRONG: Any = Unspeakable()
+BUDGETS = [
+    None,
+    (1,),
+    Budget(0),
+    Budget(-1),
+    Budget(True),
+    Budget(WRONG),
+    Budget(5, -1),
+    Budget(5, pad=WRONG),
+]
+ADMISSIONS = [None, "admit", Verdict.ADMIT, Admission(WRONG), Admission(Verdict.REJECT, WRONG)]
+FAULTY = [
+    *RAISED,
+    *(("order_key", key) for key in KEYS),
+    *(("victim_key", key) for key in KEYS),
+    *(("step_budget", budget) for budget in BUDGETS),
+    *(("admit", admission) for admission in ADMISSIONS),
+    ("on_events", 5),
+]
+ALLOWED = [
+    ("order_key", (10**400,)),
+    ("order_key", (np.int64(3), np.float32(2.5))),
+    ("victim_key", (float("-inf"), True)),
+    ("step_budget", Budget(10**30)),
+    ("step_budget", Budget(1)),
+    ("step_budget", Budget(100, prefill_tokens=0)),
+    ("step_budget", Budget(100, chunk_tokens=0)),
+    ("step_budget", Budget(8, chunked=False, decode_first=False, pad=True)),
+]
+
+
+def served(harness: Callable[..., Any], call: str, answer: Any) -> Guard:
+    """The guard after a load that needs more blocks than there are has ended under such a policy."""
+    h = harness(Third(call, answer), num_blocks=12, max_num_seqs=4)
+    requests = [h.add(3 + i * 5 % 17, max_tokens=6, tenant="ab"[i % 2]) for i in range(10)]
+    h.drain()
+    assert all(request.state is State.FINISHED for request in requests)
+    h.scheduler.check_integrity()
+    return h.scheduler.guard
+
+
+@pytest.mark.parametrize(("call", "answer"), FAULTY)
+def test_a_fault_costs_the_policy_its_say_and_nobody_else(
+    harness: Callable[..., Any], call: str, answer: Any
+) -> None:
+    assert served(harness, call, answer).faults
+
+
+@pytest.mark.parametrize(("call", "answer"), ALLOWED)
+def test_an_odd_answer_is_taken(harness: Callable[..., Any], call: str, answer: Any) -> None:
+    assert served(harness, call, answer).enabled
+
+
+def test_a_policy_without_a_usable_name_has_its_class_s() -> None:
+    class Nameless(Third):
+        name = property(lambda self: 1 // 0)  # type: ignore[assignment]
+
+    guard = Guard(Nameless("admit", ADMIT))  # type: ignore[arg-type]
+    assert (guard.name, guard.faults) == ("Nameless", 1)
+
+
+def test_a_key_press_ends_the_engine(harness: Callable[..., Any]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        served(harness, "order_key", KeyboardInterrupt())
