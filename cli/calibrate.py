@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .names import set_option
-from .output import output_option, require_writable, user_errors, writing
+from .output import echo, output_option, require_writable, user_errors, writing
 
 if TYPE_CHECKING:
     from ..core.config import Resolved
@@ -91,7 +91,7 @@ def _calibrate(resolved: Resolved, seconds: float) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def _say_quality(timings: Any, fit_error: float, band: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import click
 
 from ..core.errors import CamshaftError
 from .names import gpus, releases
-from .output import user_errors, writing
+from .output import PIPED_WIDTH, echo, user_errors, width, writing
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.checks.findings import Result, Severity
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "sarif", "github", "markdown")
 LEVELS = ("error", "warning", "info", "never")
 
-EPILOG = """\b
-Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
+EPILOG = """Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
 After --fix it says what is left.
 
 \b
 Examples:
   engine check-flags vllm.yaml --from 0.16.0 --to 0.18.0
-  engine check-flags --command "vllm serve Qwen/Qwen3-8B --swap-space 4" --to 0.33.0
+  engine check-flags --command "vllm serve m --swap-space 4" --to 0.33.0
   engine check-flags k8s/*.yaml start.sh --to 0.28.0 --format github
   engine check-flags vllm.yaml --gpu H100-80GB --model config.json
   engine check-flags vllm.yaml --to 0.33.0 --fix
@@ -117,7 +116,7 @@ def check_flags(inputs: tuple[str, ...], commands: tuple[str, ...], **options: A
     if not changes and (found or options["form"] != "text"):
         from ..diagnostics.compat.render import render
 
-        text = render(options["form"], results)
+        text = render(options["form"], results, min(PIPED_WIDTH, width()))
         if text:
             # https://no-color.org: any value but the empty one asks for plain text.
             click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
@@ -129,7 +128,7 @@ def _pages(code: str | None, folder: Path | None) -> None:
 
     with user_errors():
         if code is not None:
-            click.echo(codes.page(code))
+            echo(codes.page(code))
     if folder is not None:
         with writing(folder):
             count = len(codes.write_pages(folder))

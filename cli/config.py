@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .names import LISTED, gpus, listed, presets, set_option
-from .output import user_errors
+from .output import echo, user_errors
 
 if TYPE_CHECKING:
     from ..core.config import Hardware, Resolved
@@ -36,7 +36,7 @@ def list_names(kind: str | None, form: str) -> None:
             click.echo(f"{name}:")
         width = max(len(row[0]) for row in rows)
         for row in rows:
-            click.echo(f"{'' if kind else '  '}{row[0]:<{width}}  {row[1]}".rstrip())
+            echo(f"{'' if kind else '  '}{row[0]:<{width}}  {row[1]}".rstrip())
 
 
 @config.command()
@@ -120,7 +120,7 @@ def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, r
     from ..core.config import group_of
 
     where = hardware.describe() if hardware else "no hardware told"
-    click.echo(f"# resolved for {where}, policy {resolved.policy.name}")
+    echo(f"# resolved for {where}, policy {resolved.policy.name}", comment=True)
     width = max(len(name) for name in resolved.values)
     group = ""
     for name, effective in resolved.values.items():
@@ -131,14 +131,11 @@ def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, r
             click.echo(f"\n# {group}")
         why = effective.why.removeprefix(f"{effective.origin} ")  # "policy naive" says it itself
         origin = effective.origin + (f": {why}" if why else "")
-        click.echo(f"{name + ':':<{width + 1}} {_shown(name, effective.value):<24}  # {origin}")
+        shown = f"{name + ':':<{width + 1}} {_shown(name, effective.value):<12}"
+        echo(f"{shown}  # {origin}", comment=True)
     if refusal:
-        click.echo(
-            f"\n`engine serve` refuses this {'on ' + where if hardware else 'here'}:\n{refusal}".replace(
-                "\n", "\n# "
-            ),
-            err=True,
-        )
+        told = f"\n`engine serve` refuses this {'on ' + where if hardware else 'here'}:\n{refusal}"
+        echo(told.replace("\n", "\n# "), err=True, comment=True)
 
 
 def _shown(name: str, value: Any) -> str:
@@ -146,8 +143,18 @@ def _shown(name: str, value: Any) -> str:
 
 
 @config.command()
-def schema() -> None:
-    """Print the JSON Schema of configuration files, which editors use to complete and check them."""
+@click.option(
+    "--of",
+    "kind",
+    type=click.Choice(["configuration", "workload"]),
+    default="configuration",
+    show_default=True,
+)
+def schema(kind: str) -> None:
+    """Print the JSON Schema of configuration files or of loads, which editors use to complete and check them."""
     from ..core.config import json_schema
+    from ..core.workload import WorkloadShape
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(
+        json.dumps(json_schema() if kind == "configuration" else WorkloadShape.model_json_schema(), indent=2)
+    )

@@ -9,44 +9,43 @@ from urllib.parse import urlsplit
 
 import click
 
-from .names import gpus, presets, workloads
-from .output import output_option, user_errors, write_text
+from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, workload_of
+from .names import presets, set_option
+from .output import echo, output_option, user_errors, write_text
 
 if TYPE_CHECKING:
+    from ..core.workload import Workload
     from ..diagnostics.diagnose import Report
     from ..diagnostics.evidence import Evidence
 
-EPILOG = """\b
-A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the 99th percentile
-of its own gaps between tokens) are within them; a load keeps them where 95 % of its requests do.
+EPILOG = f"""{SLO_HELP} A load keeps them where {GOOD}.
 
-\b
 Figures that --observed understands (statistic and unit in the name: ttft_p99_s=4.2, itl_p50_ms=30; also vLLM's own
 names, and words such as low or rising): running, waiting, kv_usage, preemptions, prefix_hit_rate, ttft, tpot, itl, e2e,
 queue, step, request_rate, completed_req_s, output_tok_s, per_request_tok_s, prompt_tok_s, concurrency, input_len,
 output_len, gpu_util, api_server_cpu, acceptance_rate, kv_tokens. A FILE is a mapping with metrics, workload, hardware.
 
-\b
-Examples:
-  engine diagnose h100-8b --workload chat --slo ttft=500ms,itl=50ms
-  engine diagnose vllm.yaml --log server.log --gpu H100 --version 0.18.0
-  engine diagnose "vllm serve Qwen/Qwen3-8B --max-num-seqs 8" --gpu A100 --observed waiting=40 --observed running=8
-  engine diagnose "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2" --log sglang.log --gpu H100
-  engine diagnose vllm.yaml --metrics before.txt --metrics after.txt --html report.html
+{LOAD_HELP}
 
 \b
+Examples:
+  engine diagnose Qwen/Qwen3-8B --gpu H100 --rate 40 --slo ttft=500ms,itl=50ms
+  engine diagnose vllm.yaml --gpu H100 --version 0.18.0 --log server.log
+  engine diagnose "vllm serve Qwen/Qwen3-8B --max-num-seqs 8" --gpu A100 \\
+    --observed waiting=40 --observed running=8
+  engine diagnose "python -m sglang.launch_server --model Qwen/Qwen3-8B" \\
+    --gpu H100 --log sglang.log
+  engine diagnose vllm.yaml --metrics before.txt --metrics after.txt \\
+    --html report.html
+
 Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or cannot be read; 1 anything else.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("config", required=False, shell_complete=presets)
-@click.option(
-    "--workload",
-    metavar="FILE|PRESET",
-    shell_complete=workloads,
-    help="The load; default: what the evidence says, else chat.",
-)
+@gpu_option
+@load_options("what the evidence says, else chat")
 @click.option("--trace", metavar="FILE", help="A recorded or public trace of arrivals.")
 @click.option("--log", "logs", multiple=True, metavar="FILE", help="A log of vLLM, SGLang or this engine.")
 @click.option(
@@ -56,33 +55,34 @@ Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or ca
     "--interval", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Between two pages."
 )
 @click.option("--observed", multiple=True, metavar="KEY=VALUE|FILE", help="Figures at hand; see below.")
-@click.option(
-    "--gpu", metavar="NAME", shell_complete=gpus, help="The device, e.g. H100, A100-80GB, RTX 3090."
-)
 @click.option("--model", metavar="NAME|FOLDER", help="The model, where the configuration does not say it.")
 @click.option(
     "--engine", type=click.Choice(["camshaft", "vllm"]), help="Whose configuration it is.  [default: found]"
 )
 @click.option("--version", metavar="X.Y.Z", help="Release of that engine.")
 @click.option("--slo", metavar="TARGETS", help="Targets, e.g. ttft=500ms,itl=50ms; see below.")
+@set_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @output_option("--html", "Also write a page with plots.")
 def diagnose(config: str | None, **options: Any) -> None:
     """Name the knob that holds a configuration back, and prove it by replays.
 
-    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, or a command line of vLLM or SGLang in quotes.
+    CONFIG is a preset, this engine's YAML, a vLLM YAML or manifest, a command line of vLLM or SGLang in quotes, or a
+    model: its name, or a folder with a config.json.
     """
     with user_errors():
         report = _report(config, options)
     from ..diagnostics.report import page, structured, text
 
-    click.echo((structured if options["form"] == "json" else text).render(report).rstrip())
+    if options["form"] == "json":
+        click.echo(structured.render(report).rstrip())
+    else:
+        echo(text.render(report).rstrip())
     if options["html"] is not None:
         write_text(options["html"], page.render(report))
 
 
 def _report(config: str | None, options: dict[str, Any]) -> Report:
-    from ..core.workload import load_workload
     from ..diagnostics.diagnose import diagnose as run
     from ..diagnostics.diagnose import read_subject
     from ..diagnostics.results import parse_targets
@@ -97,9 +97,19 @@ def _report(config: str | None, options: dict[str, Any]) -> Report:
         version=options["version"],
         gpu=options["gpu"],
         model=options["model"],
+        overrides=options["overrides"],
     )
-    workload = load_workload(options["workload"]) if options["workload"] else None
+    workload = _load(options, evidence)
     return run(subject, evidence, workload=workload, targets=parse_targets(options["slo"]))
+
+
+def _load(options: dict[str, Any], evidence: Evidence) -> Workload | None:
+    """The load that was asked for by name; chat's lengths where only its pace was, and nothing tells others."""
+    source, paced = options["workload"], options["rate"] or options["concurrency"]
+    if source is None and paced and not (evidence.tells_lengths or evidence.trace):
+        click.echo("load: the lengths of the preset chat (none were given)", err=True)
+        source = "chat"
+    return None if source is None else workload_of(source, None, options["concurrency"], options["rate"])
 
 
 def _page(source: str) -> str:
@@ -113,7 +123,7 @@ def _page(source: str) -> str:
 
 
 def _evidence(options: dict[str, Any]) -> Evidence:
-    from ..diagnostics.evidence import Evidence, read_log, read_metrics, read_observed, read_trace
+    from ..diagnostics.evidence import Evidence, LoadHints, read_log, read_metrics, read_observed
 
     evidence = Evidence()
     for file in options["logs"]:
@@ -124,5 +134,11 @@ def _evidence(options: dict[str, Any]) -> Evidence:
     if options["observed"]:
         evidence = evidence.merge(read_observed(options["observed"]))
     if options["trace"]:
-        evidence = evidence.merge(read_trace(options["trace"]))
+        paced = workload_of(options["trace"], None, options["concurrency"], options["rate"])
+        evidence = evidence.merge(Evidence(trace=paced))
+    if options["rate"] and options["concurrency"]:
+        raise click.UsageError("--concurrency and --rate exclude each other")
+    if options["rate"] or options["concurrency"]:
+        pace = LoadHints(request_rate_per_s=options["rate"], concurrency=options["concurrency"])
+        evidence = Evidence(load=[pace]).merge(evidence)
     return evidence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import user_errors
+from .output import echo, print_columns, user_errors
 
 if TYPE_CHECKING:
     from ..diagnostics.compat.releases.difference import Change, Difference, TableDifference
@@ -166,9 +166,7 @@ def _print_rows(header: tuple[str, ...], rows: list[tuple[str, ...]], form: str)
         for row in rows:
             click.echo("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
         return
-    widths = [min(44, max(len(row[column]) for row in [header, *rows])) for column in range(len(header))]
-    for row in [header, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_columns(header, rows)
 
 
 @matrix.command()
@@ -191,30 +189,31 @@ def diff(start: str, target: str, engine: str, form: str) -> None:
 
 
 def _print_difference(found: TableDifference, form: str) -> None:
+    write = click.echo if form == "markdown" else echo
     bullet, title = ("- ", "## ") if form == "markdown" else ("  ", "")
     parts = {"flags": found.flags, "JSON keys": found.keys, "environment variables": found.environment}
     for what, part in parts.items():
         if part.empty:
             continue
         counts = f"{len(part.added)} added, {len(part.removed)} removed, {len(part.changed)} changed"
-        click.echo(f"{title}{what}, {found.start} to {found.target}: {counts}")
+        write(f"{title}{what}, {found.start} to {found.target}: {counts}")
         for name in part.added:
-            click.echo(f"{bullet}+ {name}")
+            write(f"{bullet}+ {name}")
         for name in part.removed:
-            click.echo(f"{bullet}- {name}")
+            write(f"{bullet}- {name}")
         respelled = _respelled(part)
         for name, changes in part.changed.items():
             if name not in respelled:
                 told = "; ".join(map(_told, changes))
-                click.echo(f"{bullet}* {name}: {told}")
+                write(f"{bullet}* {name}: {told}")
         if respelled:
             told = ", ".join(respelled[:3])
-            click.echo(
+            write(
                 f"{bullet}* {len(respelled)} more are turned off by other spellings as well, such as {told}"
             )
-        click.echo("")
+        write("")
     if all(part.empty for part in parts.values()):
-        click.echo(f"{found.engine} {found.target} accepts what {found.start} does.")
+        write(f"{found.engine} {found.target} accepts what {found.start} does.")
 
 
 MANY = 8
@@ -259,7 +258,7 @@ def harvest(version: str | None, engine: str, source: Path | None, dry_run: bool
                 done = harvest_release(engine, version, source, advance, store=not dry_run)
     click.echo(done.summary)
     for text in done.unresolved:
-        click.echo(f"  not worked out: {text}")
+        echo(f"  not worked out: {text}")
     if done.difference is not None:
         _print_difference(done.difference, "text")
 
@@ -306,7 +305,7 @@ def compare(dump: Path, engine: str) -> None:
         real = read_dump(dump.read_bytes())
         found = differences(_load(engine, real.version), real)
     for text in found:
-        click.echo(text)
+        echo(text)
     click.echo(f"{len(real.flags)} options of {engine} {real.version}: {len(found)} differences")
     if found:
         raise SystemExit(1)

@@ -1,14 +1,78 @@
-"""What commands share on their way out: mistakes told in a line with their exit status, and files that can be written."""
+"""What commands share on their way out: text as wide as the terminal, mistakes told in a line with their exit status,
+files that can be written.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPED_WIDTH = 100  # columns where nobody says how many there are
+
+
+def width() -> int:
+    """Columns of the terminal: COLUMNS, else the terminal's own, else PIPED_WIDTH."""
+    return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+
+
+def console() -> Console:
+    """Where tables are printed, as wide as all other text."""
+    from rich.console import Console
+
+    return Console(width=width())
+
+
+def echo(text: str, *, err: bool = False, comment: bool = False) -> None:
+    """Prints text folded to the terminal. comment: what hangs over is a comment of YAML."""
+    lines = [part for line in text.split("\n") for part in fold(line, width(), comment)]
+    click.echo("\n".join(lines), err=err)
+
+
+def fold(line: str, columns: int, comment: bool = False) -> list[str]:
+    """A line in lines of so many columns, between words; what hangs over stands below the line's last column of text.
+
+    Two spaces begin a column of text, `#` a comment. A longer word stays whole.
+    """
+    if len(line) <= columns:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    starts = [match.end() for match in re.finditer(r"(?<=\S) {2,}(?=\S)", line)]
+    hang = max((start for start in starts if start <= columns // 2), default=indent + 2)
+    below = " " * hang
+    if comment and (mark := line.find("# ")) >= 0:
+        if mark > columns - 24:  # too little room beside the value
+            return [line[:mark].rstrip(), *fold(" " * (columns // 3) + line[mark:], columns, comment)]
+        below = " " * mark + "# "
+    return textwrap.wrap(
+        line.lstrip(),
+        columns,
+        initial_indent=" " * indent,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows in columns; those for which the terminal is too narrow stand below their row by name, where not empty."""
+    widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
+    fits = next((n for n in range(len(widths), 1, -1) if sum(widths[:n]) + 2 * (n - 1) <= width()), 1)
+    for row in [header, *rows]:
+        echo("  ".join(cell.ljust(wide) for cell, wide in zip(row[:fits], widths, strict=False)).rstrip())
+        told = [f"{name}: {cell}" for name, cell in zip(header[fits:], row[fits:], strict=True) if cell]
+        if told and row is not header:
+            echo(f"    {'; '.join(told)}")
 
 
 @contextmanager

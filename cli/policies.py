@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .names import policies as policy_names
-from .output import user_errors
+from .output import echo, user_errors
 
 
 @click.group()
@@ -25,7 +25,7 @@ def list_policies(parts: bool, form: str) -> None:
 
     if parts:
         catalogue = registry.catalogue()
-        click.echo(json.dumps(catalogue, indent=2) if form == "json" else _catalogue_text(catalogue))
+        _print(json.dumps(catalogue, indent=2) if form == "json" else _catalogue_text(catalogue), form)
         return
     files = [registry.load_policy(name) for name in registry.names()]
     offered = sorted(registry.plugins())
@@ -36,9 +36,9 @@ def list_policies(parts: bool, form: str) -> None:
         return
     width = max(len(file.name) for file in files)
     for file in files:
-        click.echo(f"{file.name:<{width}}  {file.description}")
+        echo(f"{file.name:<{width}}  {file.description}")
     for name in offered:
-        click.echo(f"{name:<{width}}  (offered by an installed package; a policy file has to name it)")
+        echo(f"{name:<{width}}  (offered by an installed package; a policy file has to name it)")
 
 
 @policies.command()
@@ -56,7 +56,11 @@ def show(source: str, form: str) -> None:
         except PolicyError as error:
             raise ConfigError(str(error)) from error
     described = _describe(policy)
-    click.echo(json.dumps(described, indent=2) if form == "json" else _policy_text(described))
+    _print(json.dumps(described, indent=2) if form == "json" else _policy_text(described), form)
+
+
+def _print(text: str, form: str) -> None:
+    click.echo(text) if form == "json" else echo(text)
 
 
 def _describe(policy: Any) -> dict[str, Any]:

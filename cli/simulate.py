@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .loads import workload_of
-from .names import assignments, gpus, policy_list, presets, set_option, workloads
-from .output import user_errors
+from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, workload_of
+from .names import assignments, policy_list, presets, set_option
+from .output import console, echo, user_errors
 
 if TYPE_CHECKING:
     from ..diagnostics.simulate import Prepared
@@ -19,39 +19,25 @@ CHECKED_LOAD = "mixed-small"
 CHECKED_POLICIES = "static,continuous,continuous-chunked"
 
 
-EPILOG = """\b
-A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the 99th percentile
-of its own gaps between tokens) are within them; a rate holds with --until-saturation where 95 % of the requests do and
-no queue builds up.
+EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where {GOOD} and no queue builds up.
+
+{LOAD_HELP}
 
 \b
 Examples:
-  engine simulate h100-8b --workload chat --until-saturation --slo ttft=500ms,itl=50ms
-  engine simulate "vllm serve Qwen/Qwen3-8B --max-num-seqs 64" --gpu A100 --rate 4
-  engine simulate Qwen/Qwen3-8B --gpu H100 --sweep max_num_batched_tokens=512,2048,8192
+  engine simulate Qwen/Qwen3-8B --gpu H100 --rate 20
+  engine simulate h100-8b --until-saturation --slo ttft=500ms,itl=50ms
+  engine simulate "vllm serve Qwen/Qwen3-8B" --gpu A100 --set max_num_seqs=64
+  engine simulate h100-8b --sweep max_num_batched_tokens=512,2048,8192
 
-\b
 Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anything else, such as what does not fit.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("config", required=False, shell_complete=presets)
-@click.option(
-    "--gpu",
-    metavar="NAME",
-    shell_complete=gpus,
-    help="Device or hardware sheet, e.g. H100, A100-80GB, cpu.yaml.",
-)
-@click.option(
-    "--workload", "source", metavar="FILE|PRESET", shell_complete=workloads, help="The load; default: chat."
-)
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), help="Play it in a closed loop of so many clients."
-)
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Play it at so many requests a second."
-)
+@gpu_option
+@load_options("chat")
 @click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option(
     "--engine", "engine_name", type=click.Choice(["camshaft", "vllm"]), help="Whose it is.  [default: found]"
@@ -111,7 +97,7 @@ def _simulate(config: str, options: dict[str, Any]) -> None:
     prepared = _prepare(config, options)
     checked = options["check_against"] == "here"
     workload = workload_of(
-        options["source"] or (CHECKED_LOAD if checked else "chat"),
+        options["workload"] or (CHECKED_LOAD if checked else "chat"),
         options["requests"],
         options["concurrency"],
         options["rate"],
@@ -119,11 +105,8 @@ def _simulate(config: str, options: dict[str, Any]) -> None:
     if checked:
         _check_here(prepared, workload, config, options)
         return
-    if options["source"] is None:
+    if options["workload"] is None:
         click.echo("load: the preset chat (none was given)", err=True)
-    title = (
-        f"{workload.name} on {prepared.hardware.name} ({prepared.shape.name}, {prepared.engine.describe()})"
-    )
     if options["policies"] or options["sweep"]:
         _series(prepared, workload, options)
         return
@@ -134,11 +117,9 @@ def _simulate(config: str, options: dict[str, Any]) -> None:
     if options["form"] == "json":
         click.echo(json.dumps(_document(prepared, workload.name, done), indent=2))
         return
-    from rich.console import Console
-
     from ..diagnostics.simulate.render import print_replay
 
-    print_replay(Console(), prepared, done, title, workload)
+    print_replay(console(), prepared, done, workload)
 
 
 def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
@@ -211,13 +192,19 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
             for row in rows
         }
         click.echo(json.dumps({"workload": workload.name, "by": first, "runs": told}, indent=2))
-        return
-    from rich.console import Console
+    else:
+        _print_series(prepared, workload, rows, first)
+    if all(row.result is None for row in rows):
+        raise SystemExit(2)
 
-    from ..diagnostics.simulate.render import print_rows
 
-    print_rows(Console(), rows, first)
-    if options["policies"]:
+def _print_series(prepared: Prepared, workload: Any, rows: Any, first: str) -> None:
+    from ..diagnostics.simulate.render import print_rows, print_title
+
+    out = console()
+    print_title(out, prepared, workload)
+    print_rows(out, rows, first)
+    if first == "policy":
         _say_lesson(workload.name, rows)
 
 
@@ -230,13 +217,13 @@ def _say_lesson(name: str, rows: Any) -> None:
         if row.result is not None
     )
     for sentence in describe(Comparison(name, runs)):
-        click.echo(sentence)
+        echo(sentence)
 
 
 def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
     from ..diagnostics.simulate.sweep import until_saturation
 
-    found = until_saturation(prepared, workload)
+    found = until_saturation(prepared, workload, watch=_say_tried)
     if options["form"] == "json":
         told = {
             "rate_per_s": found.rate_per_s,
@@ -248,11 +235,15 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
         }
         click.echo(json.dumps(told, indent=2))
         return
-    from rich.console import Console
+    from ..diagnostics.simulate.render import print_highest, print_title
 
-    from ..diagnostics.simulate.render import print_highest
+    out = console()
+    print_title(out, prepared, workload)
+    print_highest(out, found)
 
-    print_highest(Console(), found)
+
+def _say_tried(row: Any, holds: bool) -> None:
+    click.echo(f"tried {row.label}: {'holds' if holds else 'does not hold'}", err=True)
 
 
 def _check(file: str, form: str) -> None:
@@ -274,11 +265,9 @@ def _check(file: str, form: str) -> None:
         ]
         click.echo(json.dumps({"errors": asdict(found), "points": told}, indent=2))
         return
-    from rich.console import Console
-
     from ..diagnostics.simulate.render import print_compared
 
-    print_compared(Console(), rows, found)
+    print_compared(console(), rows, found)
 
 
 def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[str, Any]) -> None:
@@ -300,11 +289,9 @@ def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[st
     if options["form"] == "json":
         click.echo(json.dumps([row.to_dict() for row in rows], indent=2))
         return
-    from rich.console import Console
-
     from ..diagnostics.simulate.render_live import print_live
 
-    print_live(Console(), rows)
+    print_live(console(), rows)
 
 
 def _serve_here(
@@ -341,8 +328,6 @@ def _lesson(name: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
-    from rich.console import Console
-
     from ..diagnostics.simulate.render import print_lesson
 
-    print_lesson(Console(), found)
+    print_lesson(console(), found)

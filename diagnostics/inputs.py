@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..core.config import LoadedConfig, find_source, load_config
+from ..core.config import LoadedConfig, load_config
 from ..core.errors import CamshaftError, ConfigError
-from ..core.model_sheets import shape_named
 from .compat.inputs.read import read_path
 from .compat.run import guess_engine
-from .diagnose import read_subject
+from .diagnose import named_config, read_subject
 from .evidence import Evidence
 from .simulate.engines import EngineKind, EngineName
 
@@ -26,11 +25,7 @@ def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, En
         return _file(path, told)
     if len(source.split()) > 1:
         return _foreign(source, told)
-    try:
-        find_source(source)
-    except ConfigError as error:
-        return _model(source, told, error), EngineKind(), ()
-    return load_config(source, told, purpose="inspect"), EngineKind(), ()
+    return named_config(source, told), EngineKind(), ()
 
 
 def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
@@ -55,12 +50,3 @@ def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, Eng
     if subject.sglang:
         notes = (*notes, "an SGLang command: replayed by vLLM's scheduler and defaults, which come closest")
     return load_config(dict(subject.given), overrides, purpose="inspect"), subject.engine, notes
-
-
-def _model(source: str, overrides: tuple[str, ...], error: ConfigError) -> LoadedConfig:
-    """A model alone, with every knob at its default."""
-    try:
-        shape_named(source)
-    except CamshaftError:
-        raise error from None
-    return load_config({"model": source}, overrides, purpose="inspect")

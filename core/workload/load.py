@@ -194,6 +194,8 @@ def _say(problem: Any, document: Document | None) -> str:
     text = str(problem["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     given = repr(problem["input"])
+    if problem["type"] == "union_tag_not_found":
+        text = f"kind is needed, one of {', '.join(_VARIANTS)}; `engine config schema --of workload` has every key"
     shown = f" (given: {given if len(given) <= 60 else given[:57] + '...'})"
     if isinstance(problem["input"], Mapping):
         shown = ""

@@ -161,11 +161,8 @@ def _squeeze(text: str) -> str:
 def _unknown_message(text: str, plain: str) -> str:
     import difflib
 
-    keys = {key: device.name for device in devices() for key in device.keys}
-    near = list(dict.fromkeys(keys[key] for key in difflib.get_close_matches(plain, keys, n=4, cutoff=0.4)))
-    hint = (
-        f"Nearest: {', '.join(near)}."
-        if near
-        else f"Known are, for instance, {', '.join(list(keys.values())[:4])}."
-    )
+    keys = {key for device in devices() for key in device.keys}
+    close = difflib.get_close_matches(plain, sorted(keys), n=4, cutoff=0.5)
+    near = list(dict.fromkeys(find_device(key).name for key in close))
+    hint = f"Nearest: {', '.join(near)}." if near else "`engine config list gpus` lists those with a sheet."
     return f"unknown device {text!r}. {hint}"

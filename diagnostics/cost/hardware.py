@@ -174,7 +174,7 @@ def hardware_names() -> list[str]:
 def load_hardware(name: str) -> HardwareSheet:
     """The sheet called `name` (a file, a sheet's name, or an alias, written as people write it).
 
-    Raises EvidenceError for a name no sheet answers to, listing those there are.
+    Raises EvidenceError for a name no sheet answers to, with the nearest names.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
@@ -186,13 +186,13 @@ def load_hardware(name: str) -> HardwareSheet:
         )
     try:
         device = find_device(name)
-    except UnknownDevice:
-        device = None
-    if device is not None and device.sheet is not None:
+    except UnknownDevice as error:
+        raise EvidenceError(str(error)) from error
+    if device.sheet is not None:
         return read_hardware(FOLDER / f"{device.sheet}.yaml")
     raise EvidenceError(
-        f"hardware {name!r} is {f'{device.name}, of which there is no sheet' if device else 'not known'}; there are "
-        f"sheets for {', '.join(hardware_names())}. `engine calibrate` writes a sheet of the machine it stands on"
+        f"hardware {name!r} is {device.name}, of which there is no sheet; `engine config list gpus` lists those there "
+        "are, and `engine calibrate` writes one of the machine it stands on"
     )
 
 

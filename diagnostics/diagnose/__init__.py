@@ -3,7 +3,7 @@
 from .model import DEFAULT_AT_FAULT, Change, Limit, Proof, Proposal, Report, Verdict, flag
 from .run import diagnose
 from .situation import Situation
-from .subject import Subject, read_subject
+from .subject import Subject, named_config, read_subject
 
 __all__ = [
     "DEFAULT_AT_FAULT",
@@ -17,5 +17,6 @@ __all__ = [
     "Verdict",
     "diagnose",
     "flag",
+    "named_config",
     "read_subject",
 ]

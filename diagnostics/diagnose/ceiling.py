@@ -81,6 +81,9 @@ def output_ceiling(prepared: Prepared, workload: Workload) -> Limit:
     outputs = float(work.outputs.sum())
     capacity = prepared.setup(workload, copies).params.num_blocks * prepared.settings.block_size
     bounds = _least_steps(prepared, work, capacity)
+    if workload.concurrency:
+        together = max(1, min(workload.concurrency, len(work.outputs)) // copies)
+        bounds.append((outputs / _gained(prepared) / together, "there are clients"))
     steps, what = max(bounds)
     took_ms = _least_ms(prepared, work, max(1.0, steps))
     return Limit(

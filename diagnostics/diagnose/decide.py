@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 
 from ..results import Result
 from ..simulate import Replay
 from .model import Bottleneck, Confidence, Limit, Proof, Verdict, Worth
-from .prove import REMEDY, WORTH
+from .prove import REMEDY, WORTH, beyond_chance
 from .situation import Situation
+from .unexplained import FAR, unexplained
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
 CURE = 1.4  # while overloaded, a turn counts as a remedy only if it raises throughput by this factor
@@ -54,7 +56,7 @@ def decide(
         return beyond
     order = ranked(proofs)
     best = next((proof for proof in order if proof.worth == "gains"), None)
-    if best is not None:
+    if best is not None and not _beside_the_point(situation, best, seen, confidence):
         told = best.proposal
         return Verdict(
             bottleneck=told.bottleneck,
@@ -70,6 +72,14 @@ def decide(
     if _overloaded(situation, seen.result):
         return _offered_load(situation, seen, order, confidence)
     return _healthy(seen, order, confidence)
+
+
+def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidence: Confidence) -> bool:
+    """Whether a replay alone favours a turn, and does not give what is seen by far more than the turn gains."""
+    if best.proposal.from_evidence or confidence != "simulated":
+        return False
+    told = situation.workload or situation.evidence.load or situation.concurrency or situation.rate_per_s
+    return bool(told) and best.gain < log(FAR) and unexplained(situation, seen.result) is not None
 
 
 def judged(situation: Situation, proofs: Sequence[Proof], seen: Result) -> list[Proof]:
@@ -92,12 +102,22 @@ def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
         return "gains, and the load stays above capacity"
     if proof.proposal.from_evidence:
         return "gains"
+    if _misses_as_many(proof):
+        return "gains, and as many requests miss the targets"
     if proof.before.targets.any and proof.before.keeps_targets and _more_done(proof) <= 1 + WORTH:
         return "nothing to gain"
     wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
     if not wanted and _cure(proof) == 1.0 and _trades(proof):
         return "gains one thing for another"
     return "gains" if proof.gain > (REMEDY if not situation.complaint else 0.05) else "gains a little"
+
+
+def _misses_as_many(proof: Proof) -> bool:
+    """Whether targets are missed with the turn and no more requests keep them than without, by more than chance."""
+    before, after = proof.before, proof.after
+    if not before.targets.any or after.keeps_targets:
+        return False
+    return after.good_share <= before.good_share or not beyond_chance(before, after)
 
 
 def _more_done(proof: Proof) -> float:
@@ -156,22 +176,7 @@ def _offered_load(
     done = situation.figure("completed_per_s") or seen.result.throughput_requests_per_s
     rate = situation.rate_per_s
     best = order[0] if order and order[0].gain > 0 else None
-    tried = (
-        f"the best knob ({best.proposal.knob} {best.proposal.before} to {best.proposal.after}) changes output by "
-        f"{_percent(best):+.0f} %"
-        if best
-        else "no knob gains anything"
-    )
-    copies = (
-        f"about {max(2, -(-rate // max(done, 1e-9))):.0f} such servers are needed"
-        if rate
-        else "more servers are needed"
-    )
-    if situation.targets.any:
-        copies += (
-            " for the throughput alone; how many each serves within the targets, `engine simulate --until-saturation "
-            "--slo ...` says"
-        )
+    tried = "no knob gains anything" if best is None else f"the best knob ({_turned(best)}) {_change(best)}"
     shown = (
         f"{rate:g} requests a second arrive and {done:.2g} are done"
         if rate
@@ -179,23 +184,34 @@ def _offered_load(
     )
     return Verdict(
         bottleneck="offered_load",
-        why=f"the load is above capacity: {shown}; {tried}. Less load or {copies}",
+        why=f"the load is above capacity: {shown}; {tried}. Less load or more servers are needed",
         confidence=confidence,
     )
 
 
-def _percent(proof: Proof) -> float:
-    before = max(proof.before.throughput_output_tokens_per_s, 1e-9)
-    return (proof.after.throughput_output_tokens_per_s / before - 1) * 100
+def _turned(proof: Proof) -> str:
+    told = proof.proposal
+    return f"{told.knob} {told.before} -> {told.after}"
+
+
+def _change(proof: Proof) -> str:
+    """What a turn does to what was asked for: good requests under targets, output without."""
+    before, after = proof.before, proof.after
+    if before.targets.any:
+        return (
+            f"takes goodput from {before.goodput_requests_per_s:.3g} to {after.goodput_requests_per_s:.3g} "
+            "requests/s"
+        )
+    return f"changes output by {(_more_done(proof) - 1) * 100:+.0f} %"
 
 
 def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:
     told = "no knob turned alone gains more than a little"
-    trade = next((p.proposal for p in order if p.worth == "gains one thing for another"), None)
+    trade = next((p for p in order if p.worth == "gains one thing for another"), None)
     if trade is not None:
         told = (
-            f"no knob gains without losing elsewhere ({trade.knob} {trade.before} to {trade.after} gains one thing for "
-            "another; targets, --slo, say what counts)"
+            f"no knob gains without losing elsewhere ({_turned(trade)} gains one thing for another; targets, --slo, say "
+            "what counts)"
         )
     if seen.result.targets.any:
         good = seen.result.good_share

@@ -6,6 +6,7 @@ goes for step times fitted from the evidence, whose band is wider.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ...core.errors import CamshaftError
 from ..results import Result
 from ..simulate import Replay
+from .figures import amount, falls, figures, label_text
 from .model import Change, Proof, Verdict
 from .prove import REMEDY, WORTH, Objective, gain, predicted
 from .rig import Rig
@@ -45,20 +47,68 @@ def _at_both(rig: Rig, turned: Mapping[str, Any], percent: float) -> tuple[Resul
     return rig.play_at(turned, 1 - share).result, rig.play_at(turned, 1 + share).result
 
 
-def at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective) -> Verdict:
-    """The verdict with ranges from the ends, and whether the gain is one at both of them."""
+def at_the_ends(
+    verdict: Verdict, proof: Proof, ends: Ends, aim: Objective, rig: Rig | None = None
+) -> Verdict:
+    """The verdict with ranges from the ends, whether the gain is one at both of them, and where it ends if not.
+
+    rig: what the proof was replayed on, to find where; without one that is not said.
+    """
     assert ends.after is not None  # the caller turned something
     ranged = _ranged(proof, ends, aim)
-    gains = [gain(b, a, aim) for b, a in zip(ends.before, ends.after, strict=True)]
-    lost = [name for name, won in zip(("faster", "slower"), gains, strict=True) if won <= WORTH]
+    pairs = list(zip(ends.before, ends.after, strict=True))
+    lost = [place for place, (before, after) in enumerate(pairs) if not _gains(proof, before, after, aim)]
     if not lost:
         told = f"it gains at both ends of the error too, all steps {ends.percent:g} % faster or slower"
-    else:
-        told = (
-            f"this is within the error of the prediction: with all steps {ends.percent:g} % {' or '.join(lost)} the turn "
-            "gains nothing"
-        )
-    return replace(verdict, predicted=ranged, at_the_ends=told, within_error=bool(lost))
+        return replace(verdict, predicted=ranged, at_the_ends=told)
+    parts = [_lost(proof, ends.percent, place, pairs[place], aim, rig) for place in lost]
+    told = f"this is within the error of the prediction: {'; '.join(parts)}"
+    return replace(verdict, predicted=ranged, at_the_ends=told, within_error=True)
+
+
+def _gains(proof: Proof, before: Result, after: Result, aim: Objective) -> bool:
+    """Whether the turn gains at an end of the error, in all and in the figure that tells most of it."""
+    told = _telling(proof, before, after, aim)
+    gained = _telling(proof, proof.before, proof.after, aim)
+    if gained is not None and _change(*gained) > WORTH and told is not None and _change(*told) <= WORTH:
+        return False
+    return gain(before, after, aim) > WORTH
+
+
+def _telling(proof: Proof, before: Result, after: Result, aim: Objective) -> tuple[str, float, float] | None:
+    name = proof.telling
+    change = predicted(before, after, 0.0, aim).get(name) if name else None
+    return None if name is None or change is None else (name, change.before, change.after)
+
+
+def _change(name: str, before: float, after: float) -> float:
+    """How much better a figure is, as a natural logarithm."""
+    ratio = math.log(max(after, 1e-6) / max(before, 1e-6))
+    return -ratio if falls(name) else ratio
+
+
+_ENDS = ("faster", "slower")
+TRIED = 3  # replays of each configuration, to find where a gain ends: to an eighth of the error
+
+
+def _lost(
+    proof: Proof, percent: float, place: int, pair: tuple[Result, Result], aim: Objective, rig: Rig | None
+) -> str:
+    """What is left of the gain at one end of the error, and from where on."""
+    text = f"with all steps {percent:g} % {_ENDS[place]} the turn gains nothing"
+    if (told := _telling(proof, *pair, aim)) is not None:
+        name, before, after = told
+        text += f" in {label_text(name)[0]} ({amount(name, before)} -> {amount(name, after)})"
+    if rig is None:
+        return text
+    sign = 1 if _ENDS[place] == "slower" else -1
+    holds, ends = 0.0, percent
+    for _ in range(TRIED):
+        middle = (holds + ends) / 2
+        factor = 1 + sign * middle / 100
+        before, after = (rig.play_at(turned, factor).result for turned in ({}, proof.proposal.turned))
+        holds, ends = (middle, ends) if _gains(proof, before, after, aim) else (holds, middle)
+    return f"{text}; the gain ends at about {ends:.2g} % {_ENDS[place]}"
 
 
 def none_at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective) -> Verdict:
@@ -70,7 +120,7 @@ def none_at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective)
             continue
         sentence = (
             f"this is within the error of the prediction: with all steps {ends.percent:g} % {name}, {told.knob} "
-            f"{told.before} to {told.after} would take goodput from {before.goodput_requests_per_s:.3g} to "
+            f"{told.before} -> {told.after} would take goodput from {before.goodput_requests_per_s:.3g} to "
             f"{after.goodput_requests_per_s:.3g} requests/s"
         )
         return replace(verdict, at_the_ends=sentence, within_error=True)
@@ -89,6 +139,19 @@ def _ranged(proof: Proof, ends: Ends, aim: Objective) -> dict[str, Change]:
         found[name] = replace(
             change, low=min(afters), high=max(afters), before_range=(min(befores), max(befores))
         )
+    return found
+
+
+def as_it_is(seen: Replay, ends: Ends | None, aim: Objective) -> dict[str, Change]:
+    """The figures of the replay as it is, with what each spans between the ends."""
+    found = {}
+    spans = [figures(end, aim.widest_gap) for end in ends.before] if ends is not None else []
+    for name, value in figures(seen.result, aim.widest_gap).items():
+        if name == "preemptions" and not value:
+            continue
+        ranged = [value, *(span[name] for span in spans if name in span)]
+        span = (min(ranged), max(ranged)) if spans else None
+        found[name] = Change(before=value, after=value, low=value, high=value, before_range=span)
     return found
 
 

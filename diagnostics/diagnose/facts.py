@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.memory import GIB
-from ..evidence import Evidence
+from ..evidence import Evidence, described
 from ..simulate import Prepared
 from ..simulate.engines import NEWEST_VLLM
+from ..simulate.prepare import device_count
 from .subject import Subject
 
 
 def title(subject: Subject) -> str:
     model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
     where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
+    if (devices := device_count(subject.given)) > 1:
+        where = f"{devices} x {where}"
     return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
 
 
@@ -30,7 +33,7 @@ def about(subject: Subject) -> dict[str, str]:
 
 
 def told(evidence: Evidence) -> tuple[str, ...]:
-    figures = [figure.describe() for figure in evidence.figures]
+    figures = described(evidence.figures)
     events = [f"{event.code}: {event.message} [{event.source}]" for event in evidence.events]
     settings = [f"{setting.name} = {setting.value} [{setting.source}]" for setting in evidence.settings]
     loads = [f"load: {hints.text} [{hints.source}]" for hints in evidence.load if hints.text]
@@ -47,6 +50,7 @@ def memory(prepared: Prepared | None, evidence: Evidence) -> dict[str, Any]:
     budget = prepared.budget
     return {
         "source": budget.rule,
+        "devices": prepared.devices,
         "rows_gib": {label: round(size / GIB, 3) for label, size in budget.rows()},
         "kv_tokens": budget.kv_tokens,
         "bytes_per_token": budget.bytes_per_token,

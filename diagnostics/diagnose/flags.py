@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ...core.config import UNSUPPORTED
 from ...core.errors import CamshaftError
 from ..compat.checks.findings import Finding
+from ..compat.releases.table import load
+from ..compat.releases.versions import UnknownVersion, resolve
 from ..compat.run import check_all
 from .subject import Subject
 
 BY_ESTIMATE = "VLLM-ME-"  # rules about memory: a diagnosis has its own budget of it
+
+
+def has_knobs(subject: Subject, turned: Mapping[str, Any]) -> bool:
+    """Whether the subject's release (the newest where none is told) has every knob and can do what it is turned to."""
+    if subject.sglang:
+        return True
+    own = subject.engine.name == "camshaft"
+    if own and any(
+        name == entry.name and value is not None and entry.asks(value)
+        for name, value in turned.items()
+        for entry in UNSUPPORTED
+    ):
+        return False
+    try:
+        known = load(subject.engine.name, resolve(subject.engine.name, subject.engine.version)[0])
+    except UnknownVersion:
+        return True
+    return all(known.find(_SPELLED.get(name, name)) or known.find(name) for name in turned)
+
+
+_SPELLED = {"num_speculative_tokens": "speculative_config"}
 
 
 def flag_traps(subject: Subject) -> tuple[dict[str, Any], ...]:

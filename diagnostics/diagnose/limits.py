@@ -29,15 +29,10 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "tpot_floor_ms",
             _fastest(cost, context),
             "ms",
-            f"one decode step, which reads {read / GIB:.1f} GiB of weights",
+            f"one decode step, which reads {read / GIB:.1f} GiB of weights: all but most of the embedding table",
         ),
         _first_token_floor(target, prepared, workload),
-        Limit(
-            "weights_read_ms",
-            read / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3,
-            "ms",
-            f"all that one token reads, at the whole bandwidth of {prepared.hardware.name}; a step of one sequence takes {alone.total:.1f} ms",
-        ),
+        *_weights_read(prepared, read, alone.total),
         Limit(
             "sequences_held",
             float(prepared.budget.sequences(summary.input_tokens_mean + summary.output_tokens_mean)),
@@ -56,6 +51,15 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             )
         )
     return limits
+
+
+def _weights_read(prepared: Prepared, read: float, alone_ms: float) -> list[Limit]:
+    """The time in which one token's weights are read; none where a processor's caches are faster than its memory."""
+    took = read / (prepared.hardware.memory_bandwidth_gb_s * 1e9) * 1e3
+    if took > alone_ms:
+        return []
+    why = f"all that one token reads, at the whole bandwidth of {prepared.hardware.name}; a step of one sequence takes"
+    return [Limit("weights_read_ms", took, "ms", f"{why} {alone_ms:.1f} ms")]
 
 
 def _first_token_floor(target: StepCost, prepared: Prepared, workload: Workload) -> Limit:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.workload import RecordedTrace, Trace, TraceRow, Workload, WorkloadShape, load_workload
+from ..evidence import Evidence
 from .situation import ASSUMED_OUTPUT, Situation
 
 ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
@@ -34,19 +35,12 @@ def fitted_load(situation: Situation, given: Workload | None = None) -> Load:
     return _steady(situation)
 
 
-def load_text(workload: Workload) -> str:
-    """`chat: 256 requests of about 1,177 tokens in and 250 out, 64 clients that start all at once`."""
-    told = workload.summary()
-    text = (
-        f"{workload.name}: {told.requests:,} requests of about {told.input_tokens_mean:,.0f} tokens in and "
-        f"{told.output_tokens_mean:,.0f} out"
-    )
-    if told.concurrency:
-        clients = (
-            f"{told.concurrency:,} clients that start all at once" if told.concurrency > 1 else "one client"
-        )
-        return f"{text}, {clients}"
-    return f"{text}, {told.rate:.3g} a second" if told.rate else text
+def paced(given: Workload | None, evidence: Evidence) -> Workload | None:
+    """A given load at the rate that was observed, where the load itself is of clients that wait for their answers."""
+    rate = evidence.hint("request_rate_per_s") or evidence.value("request_per_s")
+    if given is None or not rate or not given.concurrency or evidence.hint("concurrency"):
+        return given
+    return given.at_rate(rate)
 
 
 def _steady(situation: Situation) -> Load:

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.memory import GIB, MemoryBudget
 from ..evidence import Event
 from .flags import refused_options
-from .model import Change, Verdict
+from .model import Change, Verdict, flag
 from .situation import Situation
 
 SAFE_UTILIZATION = 0.97  # beyond it the driver's own needs do not fit
@@ -36,7 +36,12 @@ def _refused_options(situation: Situation) -> Verdict | None:
     reasons = refused_options(situation.subject)
     if not reasons:
         return None
-    return Verdict(bottleneck="refused", why=" ".join(reasons), confidence="measured")
+    return Verdict(
+        bottleneck="refused",
+        why=" ".join(reasons),
+        confidence="measured",
+        advice="`engine check-flags` lists every finding and mends what it can (--fix); --version names another release",
+    )
 
 
 def _missing(situation: Situation, event: Event) -> Verdict:
@@ -162,7 +167,10 @@ def refused_by_budget(
     why = f"{budget.arithmetic()}, and one request of max_model_len {budget.max_model_len} needs "
     why += f"{budget.one_request_bytes / GIB:.2f} GiB: {missing:.2f} GiB are missing ({budget.missing_bytes / budget.total_bytes:.3f} of the device)"
     fits = {name: found for name, found in turned.items() if found.fits}
-    others = ", ".join(fits) or "no single knob makes it fit: smaller weights or more devices are needed"
+    others = (
+        ", ".join(map(_option, fits))
+        or "no single knob makes it fit: smaller weights or more devices are needed"
+    )
     if not fits:
         return Verdict(
             bottleneck="kv_does_not_fit",
@@ -171,12 +179,13 @@ def refused_by_budget(
         )
     name, found = next(iter(fits.items()))
     knob, _, value = name.partition("=")
-    change = Change(
-        before=budget.kv_bytes / GIB,
-        after=found.kv_bytes / GIB,
-        low=found.kv_bytes / GIB * 0.85,
-        high=found.kv_bytes / GIB * 1.15,
+    grows = found.kv_bytes - budget.kv_bytes > 0.01 * abs(budget.kv_bytes)
+    figure, sizes = (
+        ("kv_gib", (budget.kv_bytes / GIB, found.kv_bytes / GIB))
+        if grows
+        else ("kv_needed_gib", (budget.one_request_bytes / GIB, found.one_request_bytes / GIB))
     )
+    change = Change(before=sizes[0], after=sizes[1], low=sizes[1] * 0.85, high=sizes[1] * 1.15)
     return Verdict(
         bottleneck="kv_does_not_fit",
         knob=knob,
@@ -184,9 +193,15 @@ def refused_by_budget(
         after=_number(value),
         why=why,
         confidence="simulated",
-        predicted={"kv_gib": change},
-        advice=f"What makes it fit: {others} (--gpu-memory-utilization, --max-model-len, --max-num-seqs, --kv-cache-dtype)",
+        predicted={figure: change},
+        advice=f"Each of these makes it fit: {others}",
     )
+
+
+def _option(turn: str) -> str:
+    """`--max-model-len 8192` of `max_model_len=8192`."""
+    knob, _, value = turn.partition("=")
+    return f"{flag(knob)} {value}"
 
 
 def _number(text: str) -> Any:

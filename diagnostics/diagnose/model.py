@@ -32,6 +32,7 @@ Default = Literal["paged_kv", "continuous_batching", "chunked_prefill", "none"]
 # What a replayed turn is to whoever asks; only the first is a remedy.
 Worth = Literal[
     "gains", "gains a little", "gains one thing for another", "gains, and the load stays above capacity",
+    "gains, and as many requests miss the targets",
     "nothing to gain", "loses",
 ]  # fmt: skip
 Confidence = Literal["measured", "simulated", "fitted", "thin"]
@@ -177,6 +178,9 @@ class Report:
     slo: Mapping[str, Any] = field(
         default_factory=dict
     )  # the targets and whether the load as it is keeps them
+    servers: Mapping[str, Any] = field(default_factory=dict)  # how many of them the rate needs, if not one
+    as_it_is: Mapping[str, Change] = field(default_factory=dict)  # the replay's own figures; none is turned
+    error_percent: float = 0.0  # by which all steps of the ranges are shorter and longer; 0: not replayed so
     before: Replay | None = None
     after: Replay | None = None
 
@@ -192,7 +196,14 @@ class Report:
             "flags": [dict(flag) for flag in self.flags],
             "about": dict(self.about),
             "slo": dict(self.slo),
+            "servers": dict(self.servers),
+            "as_it_is": {name: _as_it_is(change) for name, change in self.as_it_is.items()},
         }
+
+
+def _as_it_is(change: Change) -> dict[str, Any]:
+    told = {"value": round(change.before, 4)}
+    return told if change.before_range is None else {**told, "range": change.to_dict()["from_range"]}
 
 
 def _alternative(proof: Proof) -> dict[str, Any]:

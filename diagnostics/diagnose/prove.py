@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import CamshaftError
 from ..results import Distribution, Result
+from .figures import figures
 from .model import Change, Proof, Proposal
 from .rig import Rig
 from .situation import Situation, preemption_marks
@@ -151,27 +152,11 @@ def predicted(
     before: Result, after: Result, band_percent: float, aim: Objective | None = None
 ) -> Mapping[str, Change]:
     """The figures that change, each with the range: the change itself is good to `band_percent`."""
-    rows = {
-        "output_tokens_per_s": (before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s),
-        "ttft_p50_ms": _pair(before.ttft_ms, after.ttft_ms, "p50"),
-        "ttft_p99_ms": _pair(before.ttft_ms, after.ttft_ms, "p99"),
-        "tpot_mean_ms": _pair(before.tpot_ms, after.tpot_ms, "mean"),
-        "itl_p99_ms": _pair(before.itl_ms, after.itl_ms, "p99"),
-        "e2e_mean_ms": _pair(before.e2e_ms, after.e2e_ms, "mean"),
-    }
-    if aim is not None and aim.widest_gap:
-        rows["itl_max_ms"] = _pair(before.itl_ms, after.itl_ms, "max")
-    if before.targets.any:
-        rows["goodput_requests_per_s"] = (before.goodput_requests_per_s, after.goodput_requests_per_s)
-    if before.preemptions or after.preemptions:
-        rows["preemptions"] = (float(before.preemptions or 0), float(after.preemptions or 0))
-    return {name: _change(pair[0], pair[1], band_percent) for name, pair in rows.items() if pair is not None}
-
-
-def _pair(before: Distribution | None, after: Distribution | None, name: str) -> tuple[float, float] | None:
-    if before is None or after is None:
-        return None
-    return getattr(before, name), getattr(after, name)
+    widest = aim is not None and aim.widest_gap
+    one, other = figures(before, widest), figures(after, widest)
+    if not (before.preemptions or after.preemptions):
+        del one["preemptions"]
+    return {name: _change(value, other[name], band_percent) for name, value in one.items() if name in other}
 
 
 def _change(before: float, after: float, band_percent: float) -> Change:

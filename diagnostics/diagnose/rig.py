@@ -14,6 +14,8 @@ from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
 from .fitted_cost import FittedCost
 
+FEWEST_REQUESTS = 60  # of a load that is replayed at a low rate, which takes many steps
+
 
 class Rig(Protocol):
     """Plays the load with some knobs changed; none is the configuration as it is."""
@@ -30,6 +32,10 @@ class Rig(Protocol):
     def play(self, changes: Mapping[str, Any]) -> Replay: ...
 
     def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay: ...
+
+    def at_rate(self, rate_per_s: float) -> Rig:
+        """The same under a part of the load's requests, at another rate. Raises ConfigError for a load without one."""
+        ...
 
 
 @dataclass(slots=True)
@@ -60,6 +66,10 @@ class SimulatedRig:
         """The same where every step takes `factor` times as long. Raises as `play`."""
         turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
         return turned.replay(self.workload, stop_after_s=self.stop_after_s, step_factor=factor)
+
+    def at_rate(self, rate_per_s: float) -> SimulatedRig:
+        """The same under a part of the load's requests, at another rate."""
+        return replace(self, workload=_slower(self.workload, rate_per_s), _seen={})
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""
@@ -105,6 +115,10 @@ class FittedRig:
         setup = self._setup(changes)
         return replay(replace(setup, cost=Scaled(setup.cost, factor)), self.workload)
 
+    def at_rate(self, rate_per_s: float) -> FittedRig:
+        """The same under a part of the load's requests, at another rate."""
+        return replace(self, workload=_slower(self.workload, rate_per_s), _seen={})
+
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         turned = self
         for knob, value in changes.items():
@@ -119,6 +133,12 @@ class FittedRig:
             frontend=turned.frontend,
             targets=self.targets,
         )
+
+
+def _slower(workload: Workload, rate_per_s: float) -> Workload:
+    """A minute of arrivals, and enough of them to tell a share of good ones."""
+    wanted = max(FEWEST_REQUESTS, int(60 * rate_per_s))
+    return (workload.first(wanted) if workload.count > wanted else workload).at_rate(rate_per_s)
 
 
 Turn = Callable[[FittedRig, Any], FittedRig]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,31 +11,35 @@ from msgspec import structs
 
 from ...core.config import load_config
 from ...core.errors import CamshaftError
-from ...core.memory import GIB, MemoryBudget
+from ...core.memory import MemoryBudget
 from ...core.workload import Workload, load_workload
 from ..evidence import Contradiction, Evidence, Setting, contradictions
+from ..loads import load_text
 from ..results import Targets
-from ..simulate import Prepared, Replay, prepare
-from ..simulate.engines import NEWEST_VLLM
+from ..simulate import Prepared, prepare
 from .decide import decide, judged, ranked
 from .dialect import in_sglang
-from .ends import at_the_ends, kept, none_at_the_ends, play_ends
+from .ends import Ends, as_it_is, at_the_ends, kept, none_at_the_ends, play_ends
+from .facts import about, memory, title, told
 from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
-from .flags import flag_traps
+from .flags import flag_traps, has_knobs
 from .limits import hardware_limits, seen_limits
-from .load import fitted_load, load_text
+from .load import fitted_load, paced
 from .memory import refused_at_start, refused_by_budget
 from .model import Confidence, Limit, Proof, Report, Verdict
 from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
+from .servers import Servers, servers_for
 from .situation import Situation, measured_kv_tokens
 from .subject import Subject, placed
 from .turns import turns
 from .unexplained import unexplained
 
 MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
+FULL_S = 40  # seconds of arrivals at a rate: a queue is then seen to grow
+AT_A_RATE = (160, 1024)  # the fewest requests, which take many steps where few run at once, and the most
 MOST_ALTERNATIVES = 6
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
@@ -64,14 +69,17 @@ def _diagnosed(
     rules: tuple[Rule, ...],
 ) -> Report:
     prepared = _prepared(subject, evidence, targets or Targets())
-    situation = Situation(subject, evidence, targets or Targets(), _effective(prepared, subject))
+    workload = paced(workload, evidence)
+    situation = Situation(
+        subject, evidence, targets or Targets(), _effective(prepared, subject), workload or evidence.trace
+    )
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(
-        title=_title(subject),
-        about=_about(subject),
+        title=title(subject),
+        about=about(subject),
         verdict=_undecided(found),
-        memory=_memory(prepared, evidence),
-        evidence=_told(evidence),
+        memory=memory(prepared, evidence),
+        evidence=told(evidence),
         contradictions=found,
         assumptions=(*subject.notes, *evidence.notes),
         flags=flag_traps(subject),
@@ -105,7 +113,12 @@ def _replayed(
         )
         return replace(report, verdict=verdict)
     proposals = propose(situation, rules)
-    unique = {repr(sorted(p.turned.items())): p for p in reversed([*proposals, *turns(situation, seen)])}
+    possible = [
+        proposal
+        for proposal in (*proposals, *turns(situation, seen))
+        if has_knobs(situation.subject, proposal.turned)
+    ]
+    unique = {repr(sorted(p.turned.items())): p for p in reversed(possible)}
     objective = Objective.of(situation, seen.result)
     proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result))
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
@@ -115,16 +128,22 @@ def _replayed(
     )
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
     told = [*judged(situation, [pair] if pair else [], seen.result), *others[:MOST_ALTERNATIVES]]
-    tried = chosen or _runner_up(verdict, proofs)
-    verdict, slo = _within_error(rig, verdict, tried, seen, objective)
+    tried = chosen or (_runner_up(verdict, proofs) if seen.result.targets.any else None)
+    ends = play_ends(rig, tried.proposal.turned if tried else None)
+    verdict = _within_error(rig, verdict, tried, ends, objective)
     gap = None
     if isinstance(rig, SimulatedRig) and (workload is not None or _says_load(situation)):
         gap = unexplained(situation, seen.result)
     if gap and verdict.bottleneck == "none":
         verdict, gap = replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
+    servers = _servers(rig, situation, verdict, chosen, proofs)
+    if servers is not None and verdict.knob is None:
+        verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
     advice = [verdict.advice] if verdict.advice else []
     if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
         advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
+    if servers is not None and verdict.knob is not None:
+        advice.append(servers.sentence())
     if prepared is not None and prepared.flashinfer and not advice:
         advice.append("Without FlashInfer installed it does not start: see the assumptions")
     verdict = replace(verdict, advice=". ".join(advice))
@@ -133,12 +152,31 @@ def _replayed(
         verdict=verdict,
         alternatives=tuple(told),
         about={**report.about, "load": load_text(rig.workload)},
-        slo=slo,
+        slo=kept(seen, ends) if seen.result.targets.any else {},
+        as_it_is=as_it_is(seen, ends, objective),
+        error_percent=ends.percent if ends is not None else 0.0,
+        servers=servers.to_dict() if servers is not None else {},
         limits=(*limits, *seen_limits(seen)),
         assumptions=(*report.assumptions, *rig.assumptions, *([gap] if gap else [])),
         before=seen,
         after=chosen.replay if chosen else None,
     )
+
+
+def _servers(
+    rig: Rig, situation: Situation, verdict: Verdict, chosen: Proof | None, proofs: Sequence[Proof]
+) -> Servers | None:
+    """How many servers the rate needs, where one does not keep up or keeps no targets even with the knob turned."""
+    rate = situation.rate_per_s
+    seen = rig.play({}).result if chosen is None else chosen.after
+    enough = not seen.saturated and (seen.keeps_targets or not seen.targets.any)
+    if not rate or situation.evidence.hint("concurrency") or verdict.confidence == "thin":
+        return None
+    if verdict.bottleneck != "offered_load" and (enough or (chosen is None and verdict.bottleneck != "none")):
+        return None
+    done = situation.figure("completed_per_s") or rate
+    piles_up = verdict.bottleneck == "offered_load" or rig.play({}).result.saturated
+    return servers_for(rig, rate, proofs, max(2 if piles_up else 1, math.ceil(rate / done)))
 
 
 def _assumed(prepared: Prepared | None) -> tuple[str, ...]:
@@ -153,17 +191,14 @@ def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:
 
 
 def _within_error(
-    rig: Rig, verdict: Verdict, tried: Proof | None, seen: Replay, objective: Objective
-) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict and whether the targets are kept, with what becomes of both at the ends of the error."""
-    targets = seen.result.targets
-    ends = None
-    if verdict.knob is not None or targets.any:
-        ends = play_ends(rig, tried.proposal.turned if tried else None)
-    if tried is not None and ends is not None:
-        settle = at_the_ends if verdict.knob is not None else none_at_the_ends
-        verdict = settle(verdict, tried, ends, objective)
-    return verdict, kept(seen, ends) if targets.any else {}
+    rig: Rig, verdict: Verdict, tried: Proof | None, ends: Ends | None, objective: Objective
+) -> Verdict:
+    """The verdict with what becomes of it at the ends of the error."""
+    if tried is None or ends is None:
+        return verdict
+    if verdict.knob is not None:
+        return at_the_ends(verdict, tried, ends, objective, rig)
+    return none_at_the_ends(verdict, tried, ends, objective)
 
 
 def _confidence(rig: Rig, situation: Situation) -> Confidence:
@@ -250,38 +285,14 @@ def _says_load(situation: Situation) -> bool:
 
 
 def _bounded(workload: Workload) -> Workload:
-    """So many requests that a diagnosis stays quick, and at least twice as many as run at once."""
+    """So many requests that a diagnosis stays quick: twice as many as run at once, or what arrives in FULL_S."""
     wanted = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
+    fewest, most = AT_A_RATE
     if workload.shape.arrival.kind == "sessions":
         return workload.first(max(8, min(32, 2 * (workload.concurrency or 8))))
+    if rate := workload.summary().rate:
+        wanted = max(fewest, min(most, round(FULL_S * rate)))
     return workload.first(wanted) if workload.count > wanted else workload
-
-
-def _title(subject: Subject) -> str:
-    model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
-    where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
-    return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
-
-
-def _about(subject: Subject) -> dict[str, str]:
-    """What was diagnosed, part by part."""
-    told = {
-        "model": subject.shape.name if subject.shape else subject.given.get("model"),
-        "device": subject.hardware.name if subject.hardware else subject.gpu,
-        "engine": "sglang" if subject.sglang else subject.engine.name,
-        "version": subject.engine.version
-        or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
-    }
-    return {name: str(value) for name, value in told.items() if value}
-
-
-def _told(evidence: Evidence) -> tuple[str, ...]:
-    figures = [figure.describe() for figure in evidence.figures]
-    events = [f"{event.code}: {event.message} [{event.source}]" for event in evidence.events]
-    settings = [f"{setting.name} = {setting.value} [{setting.source}]" for setting in evidence.settings]
-    loads = [f"load: {hints.text} [{hints.source}]" for hints in evidence.load if hints.text]
-    rows = [", ".join(f"{name} {value:g}" for name, value in row.items()) for row in evidence.sweep]
-    return (*loads, *figures, *events, *settings, *rows)
 
 
 def _undecided(found: Sequence[str]) -> Verdict:
@@ -319,24 +330,6 @@ def _too_thin(subject: Subject) -> Verdict:
         "(--log, --metrics, --observed)",
         confidence="thin",
     )
-
-
-def _memory(prepared: Prepared | None, evidence: Evidence) -> dict[str, Any]:
-    if prepared is None:
-        told = {
-            s.name: s.value for s in evidence.settings if s.name.endswith("_gib") or s.name == "kv_tokens"
-        }
-        return {"source": "the evidence", **told} if told else {}
-    budget = prepared.budget
-    return {
-        "source": budget.rule,
-        "rows_gib": {label: round(size / GIB, 3) for label, size in budget.rows()},
-        "kv_tokens": budget.kv_tokens,
-        "bytes_per_token": budget.bytes_per_token,
-        "max_concurrency": round(budget.max_concurrency, 2),
-        "fits": budget.fits,
-        "missing_gib": round(budget.missing_bytes / GIB, 3),
-    }
 
 
 def _budgets(prepared: Prepared) -> dict[str, MemoryBudget]:

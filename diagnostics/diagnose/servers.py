@@ -14,7 +14,7 @@ from .prove import WORTH
 from .rig import Rig
 
 MOST = 4096  # servers
-PRECISION = 0.07  # of a number of servers that is large
+PRECISION = 0.1  # of a number of servers that is large
 CANDIDATES = 4  # turns that are tried on the share that misses the targets
 
 
@@ -101,13 +101,18 @@ def _searched(shares: _Shares, proofs: Sequence[Proof], at_least: int) -> Server
     enough = at_least if at_least == 1 else fewest(keeps_up({}), at_least)
     kept = fewest(keeps({}), max(2, enough or at_least)) if targets.any else None
     needed = kept if targets.any else enough
-    best = _best_turn(shares, proofs, max(1, (needed or MOST // 64) // 2))
+    best = _best_turn(shares, proofs, _too_few(at_least, needed))
     turned = None
     if best is not None:
         turned = fewest((keeps if targets.any else keeps_up)(best.turned), 1, known=needed)
     if turned is None or (needed is not None and turned >= needed):
         best = turned = None
     return Servers(shares.rate_per_s, enough, kept, targets.describe(), best, turned)
+
+
+def _too_few(least: int, needed: int | None) -> int:
+    """Servers at which turns differ: between those that are too few with any of them and those that are enough."""
+    return max(1, math.isqrt(least * (needed or 64 * least)))
 
 
 def _best_turn(shares: _Shares, proofs: Sequence[Proof], servers: int) -> Proposal | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from ...core.workload import Workload
 from ..evidence import Evidence, Figure
 from ..results import Targets
 from .dialect import sglang_defaults
@@ -40,6 +41,7 @@ class Situation:
     evidence: Evidence
     targets: Targets
     effective: Mapping[str, Any]  # knobs with defaults filled in, as far as they can be known
+    workload: Workload | None = None  # what is replayed, where it was given
 
     def value(self, knob: str) -> Any:
         """A knob's effective value."""
@@ -119,7 +121,12 @@ class Situation:
 
     @cached_property
     def rate_per_s(self) -> float | None:
-        return self.evidence.hint("request_rate_per_s") or self.figure("request_per_s")
+        """Requests a second that arrive: as told, or as the given load has them; None for a closed loop."""
+        told = self.evidence.hint("request_rate_per_s") or self.figure("request_per_s")
+        given = self.workload
+        if told or given is None or given.concurrency or given.shape.arrival.kind == "sessions":
+            return told
+        return given.summary().rate
 
     @cached_property
     def shares_prefix(self) -> bool | None:

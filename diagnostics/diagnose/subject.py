@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ...core.config import ServeConfig, find_source, load_config
+from ...core.config import LoadedConfig, ServeConfig, find_source, load_config, preset_names
 from ...core.config.sources import vllm_names
 from ...core.errors import CamshaftError, ConfigError
-from ...core.model_sheets import shape_named
+from ...core.model_sheets import model_names, shape_named
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
 from ..compat.checks.context import Context
@@ -24,7 +25,7 @@ from ..cost.devices import Device, find_device
 from ..cost.hardware import HardwareSheet, load_hardware
 from ..evidence import Evidence
 from ..simulate import EngineKind
-from ..simulate.devices import named_in, taken_from_name
+from ..simulate.devices import NAME_ONE, named_in, taken_from_name, unnamed_device
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
 
 
@@ -40,6 +41,7 @@ class Subject:
     gpu: str | None = None  # as people name it
     device: Device | None = None  # as the flag checker knows it
     configuration: Configuration | None = None  # for the flag checker
+    overridden: frozenset[str] = frozenset()  # knobs that are not as the configuration writes them
     sglang: bool = False  # the server is SGLang's: knobs are read and told in its names
     notes: tuple[str, ...] = field(default=())
 
@@ -57,8 +59,9 @@ def read_subject(
     version: str | None = None,
     gpu: str | None = None,
     model: str | None = None,
+    overrides: Iterable[str] = (),
 ) -> Subject:
-    """The configuration with everything the evidence adds where it is silent.
+    """The configuration with everything the evidence adds where it is silent; `overrides` are `key=value`.
 
     Raises ConfigError for a configuration that cannot be read, EvidenceError or ModelError for a GPU or a
     model that was named and that nobody knows.
@@ -76,11 +79,13 @@ def read_subject(
     if stated is None and (stated := _image_version(configuration)) is not None:
         notes.append(f"vLLM {stated}, by the tag of its image")
     kind = _engine(engine, stated, own, evidence)
-    values = _known(values, notes)
-    named = gpu or evidence.gpu or (named_in(Path(source or "").stem) if own else None)
+    written = _known(values, notes)
+    values = _overridden(written, tuple(overrides))
+    named = evidence.gpu if gpu is None else gpu
     hardware = _hardware(named, gpu is not None, notes)
-    if hardware is not None and not (gpu or evidence.gpu) and source and Path(source).is_file():
-        notes.append(taken_from_name(Path(source).name, hardware))
+    if named is None and own and source is not None:
+        hardware = _unnamed(Path(source), values, notes)
+        named = None if hardware is None else hardware.name
     shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
     return Subject(
         label=source or "the observed server",
@@ -91,9 +96,38 @@ def read_subject(
         gpu=named,
         device=_device(named),
         configuration=configuration,
+        overridden=frozenset(name for name, value in values.items() if written.get(name) != value),
         sglang=sglang,
         notes=tuple(notes),
     )
+
+
+def named_config(name: str, overrides: Iterable[str] = ()) -> LoadedConfig:
+    """What a word means: a preset, or a model alone with every knob at its default.
+
+    Raises ConfigError with the nearest of both.
+    """
+    try:
+        find_source(name)
+    except ConfigError:
+        _require_model(name)
+        return load_config({"model": name}, overrides, purpose="inspect")
+    return load_config(name, overrides, purpose="inspect")
+
+
+def _require_model(name: str) -> None:
+    try:
+        shape_named(name)
+    except CamshaftError as error:
+        if Path(name).exists():
+            raise ConfigError(f"{name}: {error}") from error
+        known = [*preset_names(), *model_names()]
+        near = get_close_matches(name.rsplit("/", 1)[-1].lower(), known, n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise ConfigError(
+            f"{name}: no such file, preset or model{hint} (`engine config list presets` and `models` list them; a "
+            "folder with the config.json of any other model will do)"
+        ) from error
 
 
 @contextmanager
@@ -135,9 +169,7 @@ def _read(
         if "serve" in source.split() or "vllm" in source:
             configuration = read_command(source)[0]
             return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
-        path, _ = find_source(source)
-        loaded = load_config(path, purpose="inspect")
-        return {name: entry.value for name, entry in loaded.entries.items()}, None, True, notes
+        return _written_values(named_config(source)), None, True, notes
     path = Path(source)
     try:
         configuration = read_path(path, None)[0]
@@ -151,9 +183,19 @@ def _read(
     values = {_snake(str(key)): value for key, value in told.items()}
     own = configuration is not None and guess_engine(configuration) == "camshaft"
     if "preset" in values or "policy" in values:
-        loaded = load_config(path, purpose="inspect")
-        return {name: entry.value for name, entry in loaded.entries.items()}, configuration, True, notes
+        return _written_values(load_config(path, purpose="inspect")), configuration, True, notes
     return values, configuration, own, notes
+
+
+def _written_values(loaded: LoadedConfig) -> dict[str, Any]:
+    return {name: entry.value for name, entry in {**loaded.entries, **loaded.foreign}.items()}
+
+
+def _overridden(values: Mapping[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The values with `key=value` texts on top. Raises ConfigError for a key that is no knob."""
+    if not overrides:
+        return dict(values)
+    return _written_values(load_config(values, overrides, purpose="inspect"))
 
 
 def _snake(key: str) -> str:
@@ -217,6 +259,20 @@ def _hardware(name: str | None, required: bool, notes: list[str]) -> HardwareShe
             raise
         notes.append(f"{error}; step times are fitted from the evidence")
         return None
+
+
+def _unnamed(source: Path, values: Mapping[str, Any], notes: list[str]) -> HardwareSheet | None:
+    """The device of a configuration of this engine's, which is not named anywhere."""
+    try:
+        found = unnamed_device(source.stem, _text(values.get("device")))
+    except CamshaftError as error:
+        notes.append(str(error))
+        return None
+    if found is None:
+        notes.append(f"the device is not known. {NAME_ONE}")
+    elif source.is_file() and named_in(source.stem) is not None:
+        notes.append(taken_from_name(source.name, found))
+    return found
 
 
 def _device(name: str | None) -> Device | None:

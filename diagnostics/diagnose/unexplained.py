@@ -23,11 +23,14 @@ def unexplained(situation: Situation, replayed: Result) -> str | None:
         own = getattr(replayed, name)
         for statistic in ("mean", "p50", "p90", "p99") if own is not None else ():
             figure = situation.evidence.find(name, statistic)
-            told = figure.value if figure is not None else None
+            told = None if figure is None else figure.between[0] if figure.between else figure.value
             expected = max(getattr(own, statistic), 1e-3)
             if told is not None and told >= furthest * expected:
                 furthest = told / expected
                 found = f"{what} ({statistic}) takes {told:,.0f} ms and in the replay of that load {expected:,.0f} ms"
+    pace = situation.figure("request_output_tokens_per_s")
+    if found is None and pace and replayed.tpot_ms is not None and 1e3 / pace >= FAR * replayed.tpot_ms.mean:
+        found = f"a request gets {pace:g} tokens/s and in the replay of that load {1e3 / replayed.tpot_ms.mean:,.0f}"
     if found is None and situation.preempting and replayed.preemptions == 0:
         found = "sequences are evicted and in the replay of that load none is"
     if found is None:

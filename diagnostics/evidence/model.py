@@ -28,6 +28,7 @@ class Figure:
     trend: Trend | None = None
     at_s: float | None = None  # on the log's own clock
     derived: bool = False  # computed from others, not read
+    between: tuple[float, float] | None = None  # the bucket of a histogram that the value is interpolated in
 
     @property
     def label(self) -> str:
@@ -35,10 +36,30 @@ class Figure:
         text = f"{self.name} {self.statistic}".strip()
         return f"{text} ({self.qualifier})" if self.qualifier else text
 
-    def describe(self) -> str:
-        """For a report: the figure and its source."""
-        shown = self.trend if self.value is None else f"{self.value:g}"
-        return f"{self.label} = {shown} [{self.source}]"
+    @property
+    def shown(self) -> str:
+        """The value, or its word; of an interpolated one the bucket, too."""
+        if self.value is None:
+            return str(self.trend)
+        if self.between is None:
+            return f"{self.value:.4g}"
+        low, high = self.between
+        return f"about {self.value:.3g} ({low:g} to {high:g})" if high < float("inf") else f"above {low:g}"
+
+
+def described(figures: Iterable[Figure]) -> list[str]:
+    """For a report: a line for each name and source, with its statistics: `ttft_ms mean 24, p50 20 [metrics.txt]`."""
+    lines: dict[tuple[str, str, str], list[Figure]] = {}
+    for figure in figures:
+        lines.setdefault((figure.name, figure.qualifier, figure.source), []).append(figure)
+    told = []
+    for (name, qualifier, source), found in lines.items():
+        label = f"{name} ({qualifier})" if qualifier else name
+        parts = [
+            f"{figure.statistic} {figure.shown}" if figure.statistic else figure.shown for figure in found
+        ]
+        told.append(f"{label}{': ' if len(parts) > 1 else ' '}{', '.join(parts)} [{source}]")
+    return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +194,14 @@ class Evidence:
     def hint(self, name: str) -> Any:
         """The first thing said about the load under that name."""
         return next((value for hints in self.load if (value := getattr(hints, name)) is not None), None)
+
+    @property
+    def tells_lengths(self) -> bool:
+        """Whether anything says how long prompts or answers are, be it by the rates of their tokens."""
+        names = ("input_tokens", "output_tokens", "prompt_tokens_per_s", "output_tokens_per_s")
+        return any(self.value(name) is not None for name in names) or any(
+            self.hint(name) is not None for name in ("input_tokens", "output_tokens", "dataset")
+        )
 
     @property
     def thin(self) -> bool:

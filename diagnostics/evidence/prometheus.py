@@ -14,6 +14,8 @@ from ...core.errors import EvidenceError
 from .model import Evidence, Figure, Setting
 from .vocabulary import Meaning, understand
 
+FEW_REQUESTS = 20  # below it percentiles are single requests
+
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
@@ -99,6 +101,9 @@ def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: floa
             evidence.figures += _histogram(now, before, name.removesuffix("_bucket"))
         elif not name.endswith(("_sum", "_count", "_created")):
             evidence.figures += _plain(now, before, name, interval_s)
+    done = _change(now, before, "vllm:request_success_total")
+    if done is not None and 0 < done < FEW_REQUESTS:
+        evidence.notes.append(f"{_between(now, before)}: {done:g} requests ended: few to say anything by")
     _derive(evidence, now, before, interval_s)
     evidence.settings += _cache_settings(now)
     return evidence
@@ -162,10 +167,13 @@ def _histogram(now: Scrape, before: Scrape | None, name: str) -> list[Figure]:
         return []
     factor = 1e3 if meaning.unit == "ms" and name.endswith("seconds") else 1.0
     where = _between(now, before)
-    figures = [
-        Figure(name=meaning.name, value=quantile(counts, q) * factor, source=where, statistic=label)
-        for q, label in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99"))
-    ]
+    figures = []
+    for share, label in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99")):
+        low, high = (bound * factor for bound in bucket(counts, share))
+        value = quantile(counts, share) * factor
+        figures.append(
+            Figure(name=meaning.name, value=value, source=where, statistic=label, between=(low, high))
+        )
     sums = _change(now, before, f"{name}_sum")
     if sums is not None:
         figures.insert(
@@ -190,6 +198,15 @@ def quantile(counts: Mapping[float, float], share: float) -> float:
             return lower + (bound - lower) * ((wanted - below) / inside if inside > 0 else 1.0)
         lower, below = bound, counts[bound]
     return lower
+
+
+def bucket(counts: Mapping[float, float], share: float) -> tuple[float, float]:
+    """The bounds of the bucket that holds a quantile of a cumulative histogram; the last one is open."""
+    bounds = sorted(counts)
+    place = next(
+        (i for i, b in enumerate(bounds) if counts[b] >= share * counts[bounds[-1]]), len(bounds) - 1
+    )
+    return (bounds[place - 1] if place else 0.0), bounds[place]
 
 
 def _derive(evidence: Evidence, now: Scrape, before: Scrape | None, seconds: float | None) -> None:

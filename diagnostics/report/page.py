@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 import numpy as np
 
-from ..diagnose.model import Report, Verdict
+from ..diagnose.figures import amount, label_text
+from ..diagnose.model import Change, Report
 from ..results import Distribution
 from ..simulate import Replay
 from .svg import Line, Spread, over_time, spreads
 from .text import (
     about_lines,
-    change_text,
-    fault_text,
+    cause_lines,
+    flag_lines,
     headline,
-    label_text,
     limit_lines,
     memory_lines,
-    number,
+    memory_title,
+    moved,
     range_text,
     spelled,
     value_text,
@@ -33,7 +34,7 @@ def render(report: Report) -> str:
     """The whole page."""
     parts = [
         *_verdict(report),
-        _predicted(report.verdict),
+        _predicted(report),
         _plots(report),
         _alternatives(report),
         _list("Limits", limit_lines(report.limits)),
@@ -41,7 +42,7 @@ def render(report: Report) -> str:
         _list("Evidence used", report.evidence),
         _list("Contradictions", report.contradictions),
         _list("Assumptions", report.assumptions),
-        _list("Flags", (f"{flag['code']} {flag['severity']}: {flag['message']}" for flag in report.flags)),
+        _list("Flags", flag_lines(report)),
     ]
     body = "\n".join(part for part in parts if part)
     return (
@@ -54,11 +55,7 @@ def render(report: Report) -> str:
 def _verdict(report: Report) -> list[str]:
     """The first line, what was diagnosed, the marks, and the reasons."""
     verdict = report.verdict
-    marks = (
-        f"bottleneck: {verdict.bottleneck}",
-        fault_text(report),
-        f"confidence: {verdict.confidence}",
-    )
+    marks = (*cause_lines(report), f"confidence: {verdict.confidence}")
     parts = [
         f"<h1>{escape(headline(verdict))}</h1>",
         f'<p class="about">{escape(report.title)}</p>',
@@ -79,18 +76,33 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _predicted(verdict: Verdict) -> str:
-    """The figures as they are and turned, with the range of the prediction."""
-    rows = ""
-    for name, change in verdict.predicted.items():
-        label, unit = label_text(name)
-        rows += (
-            f'<tr><td>{escape(f"{label}, {unit}" if unit else label)}</td><td class="n">{number(change.before)}</td>'
-            f'<td class="n"><b>{number(change.after)}</b></td>'
-            f'<td class="n">{range_text(change)}</td></tr>'
-        )
-    head = '<tr><th>predicted</th><th class="n">as it is</th><th class="n">turned</th><th class="n">range</th></tr>'
+def _predicted(report: Report) -> str:
+    """The figures as they are and, where a knob is turned, turned, with the range of the prediction."""
+    turned = report.verdict.predicted
+    if not turned:
+        rows = "".join(_figure(name, change, "") for name, change in report.as_it_is.items())
+        return _figures('<th class="n">as it is</th><th class="n">range</th>', rows)
+    rows = "".join(
+        _figure(name, change, f'<td class="n"><b>{amount(name, change.after)}</b></td>')
+        for name, change in turned.items()
+    )
+    return _figures('<th class="n">as it is</th><th class="n">turned</th><th class="n">range</th>', rows)
+
+
+def _figures(heads: str, rows: str) -> str:
+    head = f"<tr><th>predicted</th>{heads}</tr>"
     return f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""
+
+
+def _figure(name: str, change: Change, turned: str) -> str:
+    label, unit = label_text(name)
+    if not turned:  # the range is that of the figure as it is
+        low, high = change.before_range or (change.before, change.before)
+        change = replace(change, low=low, high=high, before_range=None)
+    return (
+        f'<tr><td>{escape(f"{label}, {unit}" if unit else label)}</td><td class="n">{amount(name, change.before)}</td>'
+        f'{turned}<td class="n">{escape(range_text(name, change))}</td></tr>'
+    )
 
 
 def _plots(report: Report) -> str:
@@ -211,10 +223,9 @@ def _latencies(before: Replay, after: Replay | None) -> str:
 
 def _alternatives(report: Report) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(p.proposal.knob)}</code></td><td>{escape(value_text(p.proposal.before))} to "
+        f"<tr><td><code>{escape(p.proposal.knob)}</code></td><td>{escape(value_text(p.proposal.before))} &rarr; "
         f"{escape(value_text(p.proposal.after))}</td><td>{escape(p.proposal.bottleneck)}</td>"
-        f"<td>{escape(p.worth)}</td>"
-        f"<td>{escape('; '.join(change_text(n, c) for n, c in p.predicted.items()))}</td></tr>"
+        f"<td>{escape(p.worth)}</td><td>{escape(moved(p))}</td></tr>"
         for p in report.alternatives
     )
     head = "<tr><th>knob</th><th>turned</th><th>bottleneck</th><th>worth</th><th>predicted</th></tr>"
@@ -223,8 +234,8 @@ def _alternatives(report: Report) -> str:
 
 
 def _memory(report: Report) -> str:
-    source = report.memory.get("source", "")
-    return _list(f"Memory ({source})", memory_lines(report.memory)) if report.memory else ""
+    title = memory_title(report.memory).capitalize() if report.memory else ""
+    return _list(title, memory_lines(report.memory)) if report.memory else ""
 
 
 def _list(title: str, rows: Iterable[str]) -> str:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..diagnose.figures import amount, falls, label_text, number
 from ..diagnose.model import DEFAULT_AT_FAULT, Change, Limit, Proof, Report, Verdict, flag
+from ..simulate import PART_NAMES
 
-_NAMES = {
-    "output_tokens_per_s": ("output", "tokens/s"),
-    "goodput_requests_per_s": ("goodput", "requests/s"),
-    "ttft_p50_ms": ("first token p50", "ms"),
-    "ttft_p99_ms": ("first token p99", "ms"),
-    "tpot_mean_ms": ("time per token", "ms"),
-    "itl_p99_ms": ("between tokens p99", "ms"),
-    "itl_max_ms": ("longest gap between tokens", "ms"),
-    "e2e_mean_ms": ("whole request", "ms"),
-    "preemptions": ("preemptions", ""),
-    "kv_gib": ("KV cache", "GiB"),
-    "kv_tokens": ("KV cache", "tokens"),
-    "usable_gib": ("usable memory", "GiB"),
+_BOTTLENECKS = {
+    "kv_capacity": "the KV cache is full",
+    "kv_does_not_fit": "the KV cache does not fit",
+    "refused": "the release refuses an option",
+    "preemption": "sequences are evicted and computed again",
+    "admission_cap": "all slots are taken",
+    "token_budget": "the tokens of each step are spent",
+    "prefill_interference": "prompts hold up other requests' tokens",
+    "repeated_prefill": "shared prefixes are computed again",
+    "weight_bandwidth": "weights are read",
+    "kv_bandwidth": "the KV cache is read",
+    "compute": "arithmetic",
+    "communication": "devices exchange their parts",
+    "kernel_launch": "kernels are launched one by one",
+    "host": "the host works and the device waits",
+    "speculation": "drafts that are not accepted",
+    "offered_load": "more load than one server carries",
 }
 
 
@@ -32,22 +37,26 @@ def render(report: Report) -> str:
 def headline(verdict: Verdict) -> str:
     """One line: the knob, its value now and next, and the change it is worth; or why there is none."""
     if verdict.knob is None:
-        name = "no knob is wrong" if verdict.confidence != "thin" else "no verdict"
-        if verdict.bottleneck in ("kv_does_not_fit", "refused"):
-            name = "it does not start"
-        elif verdict.bottleneck != "none":
-            name = f"no knob is wrong ({verdict.bottleneck})"
         sure = " [within the error]" if verdict.within_error else ""
-        return f"{name}: {verdict.why}{sure}"
+        return f"{_without_knob(verdict)}: {verdict.why}{sure}"
     verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(
         verdict.direction or "", "set"
     )
     best = _best(verdict.predicted, verdict.telling)
     told = f": {change_text(*best)}" if best else ""
     sure = f"{verdict.confidence}, within the error" if verdict.within_error else verdict.confidence
-    return (
-        f"{verb} {verdict.knob} ({flag(verdict.knob)}) from {value_text(verdict.before)} to {value_text(verdict.after)}{told} "
-        f"[{verdict.bottleneck}, {sure}]"
+    return f"{verb} {verdict.knob} from {value_text(verdict.before)} to {value_text(verdict.after)}{told} [{sure}]"
+
+
+def _without_knob(verdict: Verdict) -> str:
+    if verdict.bottleneck in ("kv_does_not_fit", "refused"):
+        return "it does not start"
+    if verdict.bottleneck == "offered_load":
+        return "no knob alone is enough"
+    if verdict.confidence == "thin":
+        return "no verdict"
+    return "no knob is wrong" + (
+        f" ({_BOTTLENECKS[verdict.bottleneck]})" if verdict.bottleneck != "none" else ""
     )
 
 
@@ -57,16 +66,13 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     yield report.title
     yield from about_lines(report)
-    yield f"bottleneck: {verdict.bottleneck}; {fault_text(report)}"
+    yield from cause_lines(report)
     if verdict.knob is not None:
         yield f"why: {verdict.why}."
         yield f"how: {spelled(verdict)}"
     if verdict.advice:
         yield f"also: {verdict.advice}."
-    if verdict.predicted:
-        yield f"predicted by {_source(report)}:"
-        for name, change in verdict.predicted.items():
-            yield f"  {change_text(name, change)}"
+    yield from _predicted(report)
     if verdict.at_the_ends:
         yield f"error: {verdict.at_the_ends}."
     yield from _section("contradictions", report.contradictions)
@@ -75,16 +81,30 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _memory(report.memory)
     yield from _section("evidence used", report.evidence)
     yield from _section("assumptions", report.assumptions)
-    yield from _section("flags", [f"{f['code']} {f['severity']}: {f['message']}" for f in report.flags])
+    yield from _section("flags", flag_lines(report))
 
 
-def fault_text(report: Report) -> str:
-    """Which of the engine's three mechanisms stands behind it, and whether its default or a setting is at fault."""
-    mechanism = DEFAULT_AT_FAULT.get(report.verdict.bottleneck, "none")
-    knob = report.verdict.knob
+def flag_lines(report: Report) -> list[str]:
+    """What the release does to the options, but what the verdict already says."""
+    told = [flag for flag in report.flags if flag["message"] not in report.verdict.why]
+    return [f"{flag['code']} {flag['severity']}: {flag['message']}" for flag in told]
+
+
+def cause_lines(report: Report) -> list[str]:
+    """The bottleneck in words, and which of the engine's three mechanisms stands behind it, where one does.
+
+    A setting is told apart from the engine's default.
+    """
+    bottleneck = report.verdict.bottleneck
+    if bottleneck == "none":
+        return []
+    lines = [f"bottleneck: {bottleneck} ({_BOTTLENECKS[bottleneck]})"]
+    mechanism = DEFAULT_AT_FAULT.get(bottleneck, "none")
     if mechanism != "none" and report.by_hand:
-        return f"mechanism: {mechanism}, {knob} as the configuration sets it"
-    return f"default at fault: {mechanism}"
+        lines.append(f"mechanism: {mechanism}, {report.verdict.knob} as the configuration sets it")
+    elif mechanism != "none":
+        lines.append(f"default at fault: {mechanism}")
+    return lines
 
 
 def about_lines(report: Report) -> list[str]:
@@ -133,7 +153,7 @@ def limit_lines(limits: Sequence[Limit]) -> list[str]:
     shares, waits = [], []
     for limit in limits:
         if limit.name.startswith("step_share_"):
-            shares.append(f"{limit.name.removeprefix('step_share_').replace('_', ' ')} {limit.value:.0%}")
+            shares.append(f"{PART_NAMES[limit.name.removeprefix('step_share_')]} {limit.value:.0%}")
         elif limit.name.startswith("waiting_"):
             waits.append(f"{limit.value:.0%} of the time {limit.why.partition(': ')[2]}")
         else:
@@ -146,6 +166,12 @@ def limit_lines(limits: Sequence[Limit]) -> list[str]:
     return lines
 
 
+def memory_title(memory: Mapping[str, Any]) -> str:
+    """`memory of each of 2 devices (vllm 0.18.0)`."""
+    devices = memory.get("devices", 1)
+    return f"memory{f' of each of {devices} devices' if devices > 1 else ''} ({memory['source']})"
+
+
 def memory_lines(memory: Mapping[str, Any]) -> list[str]:
     """Where the device's memory goes, and what the cache holds."""
     rows = [f"{label}: {size:.2f} GiB" for label, size in memory.get("rows_gib", {}).items() if size]
@@ -156,19 +182,10 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
         rows.append(f"that is {concurrency:g} requests of max_model_len")
     if missing := memory.get("missing_gib"):
         rows.append(f"{missing:.2f} GiB are missing")
-    known = ("rows_gib", "source", "kv_tokens", "bytes_per_token", "max_concurrency", "missing_gib", "fits")
+    known = (
+        "rows_gib", "source", "devices", "kv_tokens", "bytes_per_token", "max_concurrency", "missing_gib", "fits"
+    )  # fmt: skip
     return rows + [f"{name}: {value}" for name, value in memory.items() if name not in known]
-
-
-def _source(report: Report) -> str:
-    if report.before is None:
-        return "arithmetic on the figures above"
-    how = (
-        "step times of the model and device"
-        if report.verdict.confidence == "simulated"
-        else "step times fitted from the evidence"
-    )
-    return f"two replays of the scheduler, as it is and turned, with {how}"
 
 
 def spelled(verdict: Verdict) -> str:
@@ -201,35 +218,60 @@ def _best(predicted: Mapping[str, Change], telling: str | None = None) -> tuple[
 
 
 def _better(name: str, change: Change) -> bool:
-    falls = name.endswith("_ms") or name == "preemptions"
-    return change.after < change.before if falls else change.after > change.before
-
-
-def label_text(name: str) -> tuple[str, str]:
-    """A predicted figure's name and unit as a reader sees them."""
-    return _NAMES.get(name, (name, ""))
+    return change.after < change.before if falls(name) else change.after > change.before
 
 
 def change_text(name: str, change: Change) -> str:
-    """`output 54 to 310 tokens/s (range 217 to 403)`; with both ranges where both are known."""
+    """`output 54 -> 310 tokens/s (217 to 403)`: before, after, and what after may be."""
     label, unit = label_text(name)
     unit = f" {unit}" if unit else ""
-    return f"{label} {number(change.before)} to {number(change.after)}{unit} (range {range_text(change)})"
+    text = f"{label} {amount(name, change.before)} -> {amount(name, change.after)}{unit}"
+    return text if change.low == change.high else f"{text} ({_span(name, change.low, change.high)})"
 
 
-def range_text(change: Change) -> str:
-    """`217 to 403`; `50 to 58, then 217 to 403` where the figure as it is has a range too."""
-    turned = f"{number(change.low)} to {number(change.high)}"
-    if change.before_range is None:
-        return turned
-    return f"{' to '.join(number(end) for end in change.before_range)}, then {turned}"
+def range_text(name: str, change: Change) -> str:
+    """`217 to 403`; `50 to 58 -> 217 to 403` where the figure as it is has a range too."""
+    turned = _span(name, change.low, change.high)
+    return turned if change.before_range is None else f"{_span(name, *change.before_range)} -> {turned}"
 
 
-def number(value: float) -> str:
-    """Three significant digits, thousands with commas."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+def _span(name: str, low: float, high: float) -> str:
+    return f"{amount(name, low)} to {amount(name, high)}"
+
+
+def _predicted(report: Report) -> Iterator[str]:
+    """The figures as it is and turned, with what they span at the ends of the error."""
+    rows = report.verdict.predicted or report.as_it_is
+    if report.before is None:
+        told = "; ".join(change_text(*row) for row in rows.items())
+        if told:
+            yield f"by arithmetic on the figures above: {told}"
+        return
+    how = (
+        "the model's and device's step times"
+        if report.verdict.confidence == "simulated"
+        else "step times fitted from the evidence"
+    )
+    turned = bool(report.verdict.predicted)
+    yield f"replayed with {how}{_error(report)}:"
+    heads = ["", "as it is", "within", *(["turned", "within"] if turned else [])]
+    cells = [heads, *(_row(name, change, turned) for name, change in rows.items())]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
+    for label, *values in cells:
+        told = "  ".join(value.rjust(wide) for value, wide in zip(values, widths[1:], strict=True))
+        yield f"  {label.ljust(widths[0])}  {told}".rstrip()
+
+
+def _error(report: Report) -> str:
+    percent = report.error_percent
+    return f", and with all of them {percent:g} % shorter and longer" if percent else ""
+
+
+def _row(name: str, change: Change, turned: bool) -> list[str]:
+    label, unit = label_text(name)
+    before = "" if change.before_range is None else _span(name, *change.before_range)
+    cells = [f"{label}, {unit}" if unit else label, amount(name, change.before), before]
+    return [*cells, amount(name, change.after), _span(name, change.low, change.high)] if turned else cells
 
 
 def value_text(value: Any) -> str:
@@ -248,30 +290,32 @@ def _alternatives(proofs: tuple[Proof, ...]) -> Iterator[str]:
     yield "other knobs, replayed (best first):"
     for proof in proofs:
         told = proof.proposal
-        yield (
-            f"  {told.knob} {value_text(told.before)} to {value_text(told.after)} ({told.bottleneck}): "
-            f"{proof.worth}{_shown(proof)}"
-        )
+        yield f"  {told.knob} {value_text(told.before)} -> {value_text(told.after)}: {proof.worth}"
+        if proof.worth != "nothing to gain" and (changed := moved(proof)):
+            yield f"    {changed}"
 
 
-def _shown(proof: Proof) -> str:
-    """The figure that tells most of a turn that does something; of a trade what it costs too."""
-    best = _best(proof.predicted, proof.telling)
-    if best is None or proof.worth == "nothing to gain":
-        return ""
-    cost = _cost(proof.predicted) if proof.worth == "gains one thing for another" else None
-    return f"; {change_text(*best)}" + (f", but {change_text(*cost)}" if cost else "")
+_SHOWN = (
+    "ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "output_tokens_per_s", "goodput_requests_per_s", "good_share",
+    "preemptions",
+)  # fmt: skip
 
 
-def _cost(predicted: Mapping[str, Change]) -> tuple[str, Change] | None:
-    """The figure that a turn makes worst."""
-    worse = [row for row in predicted.items() if row[1].before > 0 and row[1].after > 0 and not _better(*row)]
-    return max(worse, key=lambda row: abs(math.log(row[1].after / row[1].before)), default=None)
+def moved(proof: Proof) -> str:
+    """The figures that a turn moves by more than a fiftieth, for better or worse."""
+    parts = []
+    for name in _SHOWN:
+        change = proof.predicted.get(name)
+        if change is not None and abs(change.after - change.before) > 0.02 * abs(change.before):
+            label, unit = label_text(name)
+            told = f"{label} {amount(name, change.before)} -> {amount(name, change.after)} {unit}"
+            parts.append(told.rstrip())
+    return ", ".join(parts)
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
     if memory:
-        yield from _section(f"memory ({memory['source']})", memory_lines(memory))
+        yield from _section(memory_title(memory), memory_lines(memory))
 
 
 def _section(title: str, rows: Any) -> Iterator[str]:

@@ -4,11 +4,12 @@ from .clients import Clients, Frontend
 from .engines import EngineKind, vllm_defaults
 from .executor import VirtualClock, VirtualExecutor
 from .prepare import Prepared, prepare
-from .recorder import PARTS, STEP_COLUMNS, StepLog
+from .recorder import PART_NAMES, PARTS, STEP_COLUMNS, StepLog
 from .replay import Replay, Setup, replay
 
 __all__ = [
     "PARTS",
+    "PART_NAMES",
     "STEP_COLUMNS",
     "Clients",
     "EngineKind",

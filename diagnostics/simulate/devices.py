@@ -20,20 +20,38 @@ def device_for(loaded: LoadedConfig, named: str | None) -> HardwareSheet:
 
     Raises EvidenceError when none of these is known.
     """
-    if named:
+    if named is not None:
         return load_hardware(named)
-    preset = loaded.preset or (loaded.source.stem if loaded.source else "")
-    guessed = _from_preset(preset)
+    found = unnamed_device(
+        loaded.preset or (loaded.source.stem if loaded.source else ""), loaded.config.device
+    )
+    if found is None:
+        raise EvidenceError(f"which device? {NAME_ONE}")
+    return found
+
+
+NAME_ONE = "Name one with --gpu (e.g. --gpu H100), or run `engine calibrate` once to measure this machine"
+
+
+def unnamed_device(name: str, device: str | None) -> HardwareSheet | None:
+    """The device with which a preset's or file's name begins, else this machine's GPU or the sheet of its calibration.
+
+    device: the kind that the configuration asks for, "cpu" or another.
+    """
+    guessed = _from_preset(name)
     if guessed is not None:
         return guessed
-    gpu = None if loaded.config.device == "cpu" else find_gpu()
+    gpu = None if device == "cpu" else find_gpu()
     if gpu is not None:
         return load_hardware(gpu.name)
-    if calibrated_sheet().is_file():
+    if not calibrated_sheet().is_file():
+        return None
+    try:
         return load_hardware(str(calibrated_sheet()))
-    raise EvidenceError(
-        "which device? Name one with --gpu (e.g. --gpu H100), or run `engine calibrate` once to measure this machine"
-    )
+    except EvidenceError as error:
+        raise EvidenceError(
+            f"{calibrated_sheet()}: {error}; `engine calibrate` writes it anew, --gpu names another"
+        ) from error
 
 
 def named_by_its_file(loaded: LoadedConfig, named: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -64,6 +65,17 @@ class Prepared:
     def value(self, name: str) -> Any:
         """A knob's effective value; knobs of the other engine included."""
         return self.values[name].value if name in self.values else self.foreign.get(name)
+
+    @property
+    def devices(self) -> int:
+        """How many of the device it takes."""
+        return device_count({name: effective.value for name, effective in self.values.items()})
+
+    @property
+    def title(self) -> str:
+        """`meta-llama/Llama-3.1-70B on 2 x H100 SXM, vllm 0.18.0`."""
+        where = f"{self.devices} x {self.hardware.name}" if self.devices > 1 else self.hardware.name
+        return f"{self.shape.name} on {where}, {self.engine.describe()}"
 
     def turned(self, **changes: Any) -> Prepared:
         """The same with knobs changed. Raises ConfigError if the values contradict each other."""
@@ -178,7 +190,13 @@ class Prepared:
         return max(1, int(self.params.num_blocks * plain / real))
 
 
-_NOT_ITS_OWN = "; nobody measured this engine there: the band is vLLM's"
+def device_count(values: Mapping[str, Any]) -> int:
+    """The devices of all parallel copies and parts together."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return math.prod(int(values.get(name) or 1) for name in sizes)
+
+
+_NOT_ITS_OWN = "; of vLLM: this engine was not measured there"
 
 _RATES = (
     "throughput_output_tokens_per_s",

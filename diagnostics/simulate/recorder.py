@@ -17,6 +17,19 @@ from ..results import RequestRecord
 
 PARTS = tuple(f.name for f in fields(StepTime))
 _parts_of = attrgetter(*PARTS)
+PART_NAMES = {
+    "gemm": "matrix products",
+    "experts": "experts",
+    "head": "logits",
+    "decode_attention": "attention of decodes",
+    "prefill_attention": "attention of prompts",
+    "communication": "communication",
+    "transfer": "reading weights from the host's memory",
+    "elementwise": "norms and other small kernels",
+    "sampling": "sampling",
+    "launch": "launching kernels",
+    "host": "host",
+}
 STEP_COLUMNS = (
     "end_s",
     "duration_ms",

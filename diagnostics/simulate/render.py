@@ -10,35 +10,20 @@ from rich.table import Table
 from ...core.memory import GIB
 from ...core.workload import Workload
 from ..bench.render import milliseconds, print_result
+from ..loads import load_text
 from ..results import Distribution, Result
 from .lessons import Lesson
 from .prepare import Prepared
 from .published import Compared, Errors
-from .recorder import StepLog, why_waiting
+from .recorder import PART_NAMES, StepLog, why_waiting
 from .replay import Replay
 from .sweep import Highest, Row
 
-_PART_NAMES = {
-    "gemm": "matrix products",
-    "experts": "experts",
-    "head": "logits",
-    "decode_attention": "attention of decodes",
-    "prefill_attention": "attention of prompts",
-    "communication": "communication",
-    "transfer": "reading weights from the host's memory",
-    "elementwise": "norms and other small kernels",
-    "sampling": "sampling",
-    "launch": "launching kernels",
-    "host": "host",
-}
 
-
-def print_replay(
-    console: Console, prepared: Prepared, replay: Replay, title: str, workload: Workload | None = None
-) -> None:
+def print_replay(console: Console, prepared: Prepared, replay: Replay, workload: Workload) -> None:
     """One simulation: figures, where step time went, who waited for what, memory and what is assumed."""
-    print_result(console, replay.result, title)
-    if workload is not None and (told := _arrivals(workload, replay)):
+    print_result(console, replay.result, f"{workload.name}: {prepared.title}")
+    if told := _arrivals(workload, replay):
         console.print(told, style="dim", highlight=False)
     if replay.result.targets.any:
         console.print(f"rule: {replay.result.targets.rule()}", style="dim", highlight=False)
@@ -60,7 +45,7 @@ def _arrivals(workload: Workload, replay: Replay) -> str:
     """What the way in which requests arrive does to the figures."""
     told, result = workload.summary(), replay.result
     if told.concurrency and told.concurrency > 1:
-        text = f"{told.concurrency:,} clients start all at once, and wait for each other's prompts"
+        text = f"{min(told.concurrency, told.requests):,} clients start all at once, and wait for each other's prompts"
         later = Distribution.of([ms for r in replay.after_start() if (ms := r.ttft_ms) is not None])
         return (
             text
@@ -78,7 +63,7 @@ def _arrivals(workload: Workload, replay: Replay) -> str:
 
 def _print_shares(console: Console, log: StepLog) -> None:
     shares = sorted(log.shares().items(), key=lambda item: -item[1])
-    told = ", ".join(f"{_PART_NAMES[name]} {share:.0%}" for name, share in shares if share >= 0.01)
+    told = ", ".join(f"{PART_NAMES[name]} {share:.0%}" for name, share in shares if share >= 0.01)
     console.print(f"step time: {told}", highlight=False)
     if log.blocked:
         waits = sorted(log.blocked.items(), key=lambda item: -item[1])
@@ -88,14 +73,20 @@ def _print_shares(console: Console, log: StepLog) -> None:
 
 def print_memory(console: Console, prepared: Prepared) -> None:
     """Where the device's memory goes, in one line, and what the cache holds."""
-    budget = prepared.budget
-    console.print(f"memory ({budget.rule}): {budget.arithmetic()}", highlight=False)
+    budget, each = prepared.budget, f" of each of {prepared.devices} devices" if prepared.devices > 1 else ""
+    console.print(f"memory{each} ({budget.rule}): {budget.arithmetic()}", highlight=False)
     console.print(
         f"KV cache: {budget.kv_tokens:,} tokens in {budget.num_blocks:,} blocks of {budget.block_size}, "
         f"{budget.bytes_per_token / 1024:.0f} KiB a token; {budget.max_concurrency:.1f} sequences of "
         f"{budget.max_model_len:,} tokens ({budget.one_request_bytes / GIB:.2f} GiB each)",
         highlight=False,
     )
+
+
+def print_title(console: Console, prepared: Prepared, workload: Workload) -> None:
+    """What is replayed, on what, under which load."""
+    console.print(prepared.title, style="bold", highlight=False)
+    console.print(f"load: {load_text(workload)}", highlight=False)
 
 
 def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
@@ -115,6 +106,8 @@ def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:
         names = ("keep the SLO", *names)
     labels = [row.label.removeprefix(f"{first}=") for row in rows]
     cells = [("does not run",) if row.result is None else _cells(row.result) for row in rows]
+    if len(first) > max(map(len, labels)):
+        console.print(f"by {first}:", highlight=False)
     table = _table(first, names, labels, cells)
     if _least_width(names, labels, cells) <= console.width:
         console.print(table)
@@ -151,7 +144,7 @@ def _table(
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     # In a narrow terminal headers are folded, and no label or figure is cut.
     longest = max(map(len, labels), default=0)
-    table.add_column(first, overflow="fold", min_width=longest, no_wrap=longest >= len(first))
+    table.add_column(first if len(first) <= longest else "", min_width=longest, no_wrap=True)
     for place, name in enumerate(names):
         widths = [len(row[place]) for row in cells if place < len(row) > 1]
         table.add_column(name, justify="right", min_width=max(widths, default=0))
@@ -182,7 +175,7 @@ def print_highest(console: Console, found: Highest) -> None:
     if found.rate_per_s:
         console.print(f"holds up to {found.rate_per_s:.3g} requests/s", style="bold", highlight=False)
     else:
-        console.print(f"no rate holds: {found.reason}", style="bold", highlight=False, soft_wrap=True)
+        console.print(f"no rate holds: {found.reason}", style="bold", highlight=False)
 
 
 def print_lesson(console: Console, lesson: Lesson) -> None:
@@ -236,7 +229,7 @@ def print_compared(console: Console, rows: Sequence[Compared], found: Errors) ->
     for row in rows:
         settings.setdefault(_setting(row), []).append(row)
     for setting, members in settings.items():
-        console.print(setting, style="dim", highlight=False, soft_wrap=True)
+        console.print(setting, style="dim", highlight=False)
         table = _compared_table(show_header=False)
         for row in members:
             table.add_row(*_compared_cells(row))
@@ -250,7 +243,7 @@ def print_compared(console: Console, rows: Sequence[Compared], found: Errors) ->
         told.append(
             f"{found.saturated_points} saturated: first token within a factor {found.saturated_worst_factor:.2f}"
         )
-    console.print("; ".join([*told, f"{found.unpredicted} not predicted"]), highlight=False, soft_wrap=True)
+    console.print("; ".join([*told, f"{found.unpredicted} not predicted"]), highlight=False)
     for row in rows:
         if row.result is None:
             console.print(

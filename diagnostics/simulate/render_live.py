@@ -35,10 +35,9 @@ def print_live(console: Console, rows: Sequence[LiveRow]) -> None:
         f"measured: median of {max(len(row.runs) for row in rows)} runs; spread: half their range; within: "
         f"{WITHIN:.0%}, or the spread where that is larger",
         style="dim",
-        soft_wrap=True,
     )
     for sentence in remarks(rows):
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False)
 
 
 def remarks(rows: Sequence[LiveRow]) -> list[str]:

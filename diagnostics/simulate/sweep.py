@@ -77,7 +77,7 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Highest:
-    """The highest arrival rate that holds, and the replays that found it, in order."""
+    """The highest arrival rate that holds, and the replays that found it, by rate."""
 
     rate_per_s: float
     result: Result | None
@@ -85,11 +85,16 @@ class Highest:
     reason: str = ""  # why no rate holds
 
 
-def until_saturation(prepared: Prepared, workload: Workload, most_requests: int = 400) -> Highest:
+def until_saturation(
+    prepared: Prepared,
+    workload: Workload,
+    most_requests: int = 400,
+    watch: Callable[[Row, bool], None] | None = None,
+) -> Highest:
     """The highest rate at which work does not pile up and 95 % of the requests keep the targets.
 
     Doubles the rate until it breaks and halves the interval until it is known to 3 %. Requests are those
-    of the workload, arriving at random. Rate 0 where requests break the targets one at a time, or even a trickle.
+    of the workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break the targets one at a time, or even a trickle.
     """
     load = workload.first(min(most_requests, workload.count))
     tried: list[Row] = []
@@ -103,15 +108,17 @@ def until_saturation(prepared: Prepared, workload: Workload, most_requests: int 
         row = _row(f"{rate:.3g}/s", rate, lambda: prepared.replay(load.at_rate(rate)))
         tried.append(row)
         found = row.result
-        if found is None or found.saturated or not found.completed:
-            return False
-        return found.keeps_targets
+        kept = found is not None and not found.saturated and found.completed > 0 and found.keeps_targets
+        if watch is not None:
+            watch(row, kept)
+        return kept
 
     low, high = _bracket(holds, _first_rate(prepared, load))
     while low and high / low > 1 + RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
     best = next((row.result for row in reversed(tried) if row.value == low), None)
+    tried.sort(key=lambda row: row.value)
     return Highest(low, best, tried, "" if low else "even a trickle misses the targets")
 
 
@@ -150,5 +157,5 @@ def _row(label: str, value: Any, run: Callable[[], Replay]) -> Row:
     try:
         replay = run()
     except (CapacityError, ConfigError) as error:
-        return Row(label, value, None, str(error))
+        return Row(label, value, None, str(error).removeprefix("(given): "))
     return Row(label, value, replay.result, replay=replay)

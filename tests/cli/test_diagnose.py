@@ -62,7 +62,7 @@ def test_a_command_line_is_a_configuration() -> None:
     command = "vllm serve meta-llama/Llama-3.3-70B-Instruct --quantization fp8 --max-model-len 16000 --gpu-memory-utilization 0.9"
     status, out, _ = _run(command, "--gpu", "H100", "--version", "0.18.0")
     assert status == 0
-    assert "kv_does_not_fit" in out.splitlines()[0]
+    assert "bottleneck: kv_does_not_fit" in out
 
 
 def test_a_metrics_page_is_evidence(files: Path) -> None:
@@ -80,7 +80,11 @@ def test_a_metrics_page_is_evidence(files: Path) -> None:
     ("arguments", "status", "told"),
     [
         ((), 2, "give a CONFIG"),
-        (("no-such-preset",), 2, "no such file or preset"),
+        (("no-such-preset",), 2, "no such file, preset or model"),
+        (("llama-3.1-8bb",), 2, "nearest: llama-3.1-8b,"),
+        (("h100-8b", "--set", "max_num_sqs=2"), 2, "did you mean max_num_seqs?"),
+        (("h100-8b", "--rate", "2", "--concurrency", "2"), 2, "exclude each other"),
+        (("h100-8b", "--gpu", ""), 2, "a name is needed"),
         (("h100-8b", "--gpu", "abacus"), 2, "abacus"),
         (("h100-8b", "--slo", "ttft"), 2, "target"),
         (("h100-8b", "--log", "no.log"), 2, "no.log"),
@@ -137,3 +141,26 @@ def test_a_wrong_value_is_told_with_its_place(files: Path) -> None:
     assert code == 2
     assert f"{file}:2:1: max-num-seqs" in out + err
     assert "(given):" not in out + err
+
+
+def test_a_model_a_rate_and_knobs_are_enough(files: Path) -> None:
+    (files / "load.yaml").write_text(
+        yaml.safe_dump({**LOAD, "arrival": {"kind": "closed", "concurrency": 4, "requests": 80}})
+    )
+    status, out, _ = _run(
+        "llama-3.1-8b", "--gpu", "L4", "--workload", str(files / "load.yaml"), "--rate", "40", "--set",
+        "max_num_seqs=2", "--set", "max_model_len=2048", "--format", "json",
+    )  # fmt: skip
+    told = json.loads(out)
+    assert status == 0
+    assert told["about"]["model"] == "llama-3.1-8b"
+    assert "40 a second" in told["about"]["load"]
+    assert (told["verdict"]["knob"], told["verdict"]["from"]) == ("max_num_seqs", 2)
+
+
+def test_the_load_is_chat_at_a_rate_where_only_the_rate_is_told() -> None:
+    status, out, err = _run("llama-3.1-8b", "--gpu", "H100", "--rate", "12")
+    assert status == 0
+    assert "load: chat: 480 requests" in out
+    assert "12 a second" in out
+    assert "the lengths of the preset chat" in err

@@ -57,7 +57,12 @@ def test_found(written: str, name: str, capability: float) -> None:
 def test_anything_else_is_refused_with_the_nearest_names(written: str) -> None:
     with pytest.raises(UnknownDevice, match="unknown device") as error:
         find_device(written)
-    assert "Nearest: " in str(error.value) or "Known are" in str(error.value)
+    assert "Nearest: " in str(error.value) or "config list gpus" in str(error.value)
+
+
+def test_the_nearest_is_the_usual_size() -> None:
+    with pytest.raises(UnknownDevice, match="Nearest: H100 SXM, "):
+        find_device("H1000")
 
 
 def test_the_table_is_sound() -> None:

@@ -33,7 +33,7 @@ def test_a_report_speaks_only_the_servers_language() -> None:
     evidence = read_log_lines([line] * 3, "log")
     subject = read_subject("python -m sglang.launch_server --max-running-requests 8", evidence)
     shown = text.render(diagnose(subject, evidence))
-    assert shown.startswith("raise max_running_requests (--max-running-requests) from 8 to 48")
+    assert shown.startswith("raise max_running_requests from 8 to 48")
     assert "max_num_seqs" not in shown
     assert "--max-num-batched-tokens" not in shown
 

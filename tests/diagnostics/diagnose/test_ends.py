@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -32,8 +33,9 @@ def test_a_verdict_has_the_ranges_of_both_replays_at_the_ends_of_the_error() -> 
     assert low < change.before < high
     assert high > 5 * low  # the target lies on the edge of the gap: the prediction says so
     assert change.low <= change.after <= change.high
-    assert "both ends" in report.verdict.at_the_ends
-    assert not report.verdict.within_error
+    assert report.verdict.within_error  # with faster steps most requests keep the target as it is
+    assert "8 % faster the turn gains nothing in goodput" in report.verdict.at_the_ends
+    assert "the gain ends at about" in report.verdict.at_the_ends
     assert (
         "from_range"
         in json.loads(structured.render(report))["verdict"]["predicted"]["goodput_requests_per_s"]
@@ -86,7 +88,7 @@ def test_a_verdict_never_contradicts_its_table(preset: str, slo: str) -> None:
     if report.verdict.knob is None:
         assert not gains
     shown = text.render(report)
-    assert (": gains;" in shown) == bool(gains)
+    assert bool(re.search(r": gains$", shown, re.MULTILINE)) == bool(gains)
 
 
 def test_a_knob_that_was_set_by_hand_is_no_default_at_fault() -> None:

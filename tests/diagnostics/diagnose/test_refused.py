@@ -8,14 +8,15 @@ import pytest
 
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.diagnose.flags import has_knobs
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 
-def _examined(options: str, evidence: Evidence | None = None, **told: str | None) -> Report:
+def _examined(options: str, evidence: Evidence | None = None, version: str | None = None) -> Report:
     seen = evidence or Evidence()
-    return diagnose(read_subject(f"vllm serve {MODEL} {options}", seen, gpu="H100", **told), seen)
+    return diagnose(read_subject(f"vllm serve {MODEL} {options}", seen, gpu="H100", version=version), seen)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,35 @@ def test_a_verdict_that_rests_on_flashinfer_says_so() -> None:
     report = diagnose(subject, seen, workload=load_workload("chat").at_concurrency(4).first(16))
     assert "FlashInfer" in report.verdict.advice
     assert any("vLLM's images" in text for text in report.assumptions)
+
+
+@pytest.mark.parametrize(("version", "has"), [("0.9.2", False), ("0.10.2", True)])
+def test_no_knob_is_replayed_that_the_release_lacks(version: str, has: bool) -> None:
+    """0.10.0 brought --async-scheduling; the sheet of releases says so, not this test's author."""
+    load = load_workload("chat").first(16)
+    report = diagnose(
+        read_subject(f"vllm serve {MODEL}", Evidence(), gpu="H100", version=version),
+        Evidence(),
+        workload=load,
+    )
+    knobs = {proof.proposal.knob for proof in report.alternatives} | {report.verdict.knob}
+    assert ("async_scheduling" in knobs) <= has
+    assert (
+        has_knobs(
+            read_subject(f"vllm serve {MODEL}", Evidence(), version=version), {"async_scheduling": True}
+        )
+        is has
+    )
+
+
+def test_this_engine_is_not_advised_to_do_what_it_cannot() -> None:
+    subject = read_subject("h100-8b", Evidence())
+    assert has_knobs(subject, {"max_num_seqs": 8})
+    assert not has_knobs(subject, {"tensor_parallel_size": 2})
+    assert not has_knobs(subject, {"api_server_count": 4})
+
+
+def test_what_a_release_refuses_comes_with_a_next_step() -> None:
+    verdict = _examined("--swap-space 4 --no-such-flag", version="0.33.0").verdict
+    assert verdict.bottleneck == "refused"
+    assert "check-flags" in verdict.advice

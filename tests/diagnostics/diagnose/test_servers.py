@@ -22,7 +22,7 @@ def test_a_small_number_is_found_exactly(needed: int) -> None:
 def test_a_large_number_is_enough_and_not_far_above() -> None:
     found = fewest(lambda servers: servers >= 777, 5)
     assert found is not None
-    assert 777 <= found <= 777 * 1.08
+    assert 777 <= found <= 777 * 1.12
 
 
 def test_where_no_share_holds_there_is_no_number() -> None:

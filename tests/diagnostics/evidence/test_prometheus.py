@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.core.errors import EvidenceError
-from camshaft.diagnostics.evidence import metrics_evidence, parse, read_metrics
-from camshaft.diagnostics.evidence.prometheus import quantile
+from camshaft.diagnostics.evidence import described, metrics_evidence, parse, read_metrics
+from camshaft.diagnostics.evidence.prometheus import bucket, quantile
 
 PAGE = """\
 # HELP vllm:num_requests_running Running.
@@ -119,3 +119,17 @@ def test_quantiles_lie_in_a_bucket_that_reaches_them(counts: list[int], share: f
     reached = max(bound for bound in (0.0, *cumulative) if bound <= value)
     assert 0 <= value <= len(counts)
     assert cumulative.get(reached, 0.0) <= share * total + 1e-6
+
+
+def test_a_percentile_of_a_histogram_is_told_with_the_bucket_it_was_interpolated_in() -> None:
+    lines = described(metrics_evidence(parse(page(fast=4), "p")).figures)
+    assert (
+        "ttft_ms: mean 400, p50 about 250 (100 to 1000), p90 about 850 (100 to 1000), p99 about 985 (100 to 1000) [p]"
+        in lines
+    )
+    assert bucket({0.1: 1, 1.0: 1, float("inf"): 9}, 0.99) == (1.0, float("inf"))
+
+
+def test_few_requests_are_said_to_be_few() -> None:
+    assert any("4 requests ended: few" in note for note in metrics_evidence(parse(page(), "p")).notes)
+    assert not metrics_evidence(parse(page(done=40), "p")).notes

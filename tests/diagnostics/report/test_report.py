@@ -13,7 +13,19 @@ from camshaft.diagnostics.evidence import observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.report.svg import Line, over_time
 
-KEYS = ["verdict", "alternatives", "limits", "memory", "evidence", "assumptions", "flags", "about", "slo"]
+KEYS = [
+    "verdict",
+    "alternatives",
+    "limits",
+    "memory",
+    "evidence",
+    "assumptions",
+    "flags",
+    "about",
+    "slo",
+    "servers",
+    "as_it_is",
+]
 VERDICT_KEYS = [
     "bottleneck", "default_at_fault", "knob", "from", "to", "direction", "why", "confidence", "predicted",
     "within_error", "at_the_ends",
@@ -34,7 +46,7 @@ def _report() -> Report:
 def test_the_first_line_names_one_knob_with_both_values_and_a_range() -> None:
     first = text.render(_report()).splitlines()[0]
     assert re.match(
-        r"raise max_num_seqs \(--max-num-seqs\) from 2 to 16: .* \(range .* to .*\) \[admission_cap, fitted\]",
+        r"raise max_num_seqs from 2 to 16: .* -> .* \(.* to .*\) \[fitted\]",
         first,
     )
 
@@ -85,7 +97,7 @@ def test_no_knob_says_why_and_no_spelling_of_one() -> None:
     verdict = Verdict(
         bottleneck="offered_load", knob=None, before=None, after=None, why="too much", confidence="fitted"
     )
-    assert text.headline(verdict) == "no knob is wrong (offered_load): too much"
+    assert text.headline(verdict) == "no knob alone is enough: too much"
     assert verdict.to_dict()["direction"] is None
 
 
@@ -96,5 +108,5 @@ def test_a_switch_is_spelled_as_the_command_line_takes_it(tmp_path: Path) -> Non
         predicted={"output_tokens_per_s": change},
     )  # fmt: skip
     shown = text.render(Report(title="t", verdict=verdict))
-    assert shown.startswith("turn off enforce_eager (--enforce-eager) from on to off: output 1 to 2 tokens/s")
+    assert shown.startswith("turn off enforce_eager from on to off: output 1 -> 2 tokens/s")
     assert "how: remove --enforce-eager" in shown
