@@ -11,8 +11,16 @@ from urllib.parse import quote
 
 import click
 
+EPILOG = """\b
+Examples:
+  engine explain hello                        # sent with X-Request-Id: hello
+  engine explain chatcmpl-3f9c... --url http://127.0.0.1:9000 --every-token
 
-@click.command()
+Exit status: 0 told, 1 no answer or the request is not known there (or no longer).
+"""
+
+
+@click.command(epilog=EPILOG)
 @click.argument("request_id", metavar="ID")
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server.")
 @click.option("--api-key", help="Its key, if it wants one.  [default: $CAMSHAFT_API_KEY]")
@@ -35,6 +43,8 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     import httpx
 
+    if "://" not in url:
+        url = f"http://{url}"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
     try:
@@ -72,6 +82,7 @@ def story(name: str, life: dict[str, Any], every_token: bool = False) -> Iterato
 
 def _facts(life: dict[str, Any]) -> Iterator[str]:
     yield f"prompt of {life['prompt_tokens']} tokens ({life['cached_tokens']} from the prefix cache)"
+    yield f"{_counted(life['output_tokens'], 'token')} out"
     if life.get("priority"):
         yield f"priority {life['priority']}"
     if life.get("tenant"):
@@ -130,7 +141,7 @@ def _what(event: dict[str, Any]) -> str:
         last = event["start"] + event["tokens"] - 1
         return (
             f"prompt tokens {event['start']} to {last}, in a step of {event['batch_tokens']} tokens "
-            f"that took {event['step_ms']:.1f} ms"
+            f"that took {event['step_ms']:.1f} ms{', and gave a token' if event['drew'] else ''}"
         )
     if kind == "token":
         return f"token, in a step of {event['batch_tokens']} tokens that took {event['step_ms']:.1f} ms"

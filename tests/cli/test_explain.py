@@ -19,6 +19,7 @@ LIFE: dict[str, Any] = {
     "finish_reason": "length",
     "prompt_tokens": 300,
     "cached_tokens": 16,
+    "output_tokens": 4,
     "priority": 2,
     "tenant": "blue",
     "preemptions": 1,
@@ -37,6 +38,7 @@ LIFE: dict[str, Any] = {
             "tokens": 284,
             "batch_tokens": 290,
             "step_ms": 67.0,
+            "drew": True,
         },
         *(
             {
@@ -59,10 +61,10 @@ def test_story_tells_waits_chunks_tokens_and_evictions() -> None:
     text = "\n".join(story("cmpl-a-0", LIFE))
     for part in (
         "cmpl-a-0: finished (length)",
-        "prompt of 300 tokens (16 from the prefix cache), priority 2, tenant blue, 1 eviction",
+        "prompt of 300 tokens (16 from the prefix cache), 4 tokens out, priority 2, tenant blue, 1 eviction",
         "waited 12.5 ms, first token after 80.0 ms, ended after 200.0 ms",
         "waited 12.5 ms (2 steps): no free row",
-        "prompt tokens 16 to 299, in a step of 290 tokens that took 67.0 ms",
+        "prompt tokens 16 to 299, in a step of 290 tokens that took 67.0 ms, and gave a token",
         "3 tokens, one a step up to step 9: 11.0 ms a step, 12.0 the slowest",
         "evicted, its blocks given to others: too few free blocks",
     ):
@@ -107,6 +109,8 @@ def test_command(url: str) -> None:
     asked = run(explain, ["cmpl/a", "--url", url, "--api-key", "k"])
     assert asked.exit_code == 0
     assert "cmpl-a-0: finished" in asked.output
+    bare = run(explain, ["cmpl/a", "--url", url.removeprefix("http://"), "--api-key", "k"])
+    assert bare.output == asked.output
     machine = run(explain, ["cmpl/a", "--url", url, "--format", "json"], env={"CAMSHAFT_API_KEY": "k"})
     assert json.loads(machine.output)["sequences"]["cmpl-a-0"]["queued_ms"] == 12.5
     unknown = run(explain, ["other", "--url", url])
