@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from .errors import EvidenceError, ModelError
+from .places import Loader
 from .shape import ModelShape, read_shape, shape_from_config
 
 FOLDER = Path(__file__).resolve().parents[1] / "presets" / "models"
@@ -86,7 +87,7 @@ def default_sampling(name: str) -> str:
 def read_sheet(path: Path) -> ModelSheet:
     """One sheet, checked against its schema. Raises EvidenceError."""
     try:
-        raw = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        raw = yaml.load(path.read_text(), Loader=Loader)
         return msgspec.convert(raw, ModelSheet)
     except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
         raise EvidenceError(f"{path.name}: {error}") from error

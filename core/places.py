@@ -97,6 +97,18 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"; did you mean {near[0]}?" if near else otherwise
 
 
+def complaint(problem: Mapping[str, Any]) -> str:
+    """What pydantic says of a value, as the rest of a sentence."""
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def as_given(value: Any) -> str:
+    """` (given: ...)` with a value, cut where it is long."""
+    text = repr(value)
+    return f" (given: {text if len(text) <= 60 else text[:57] + '...'})"
+
+
 def _place(file: str, node: yaml.Node) -> Place:
     return Place(file, node.start_mark.line + 1, node.start_mark.column + 1)
 

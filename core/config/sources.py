@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from ..places import Place, nearest, parse_scalar, read_yaml
+from ..places import Place, as_given, complaint, nearest, parse_scalar, read_yaml
 from .schema import SWITCHES, ServeConfig
 from .support import unsupported
 
@@ -246,7 +246,7 @@ def vllm_names() -> frozenset[str]:
 def _refusal(entry: Entry, purpose: Purpose) -> str | None:
     """Why a key that this engine does not have is refused; None where it is vLLM's and only read."""
     if entry.key.removeprefix("no_") in SWITCHES:
-        return f"{entry.place}: {entry.spelled}: true or false is needed (given: {entry.value!r})"
+        return f"{entry.place}: {entry.spelled}: true or false is needed{as_given(entry.value)}"
     if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
         if purpose == "inspect":
             return None
@@ -275,6 +275,4 @@ def _say(problem: Any, entries: Mapping[str, Entry]) -> str:
     """One line for one pydantic finding: place, key, what was given, what is allowed."""
     key = str(problem["loc"][0])
     entry = entries[key]
-    text = str(problem["msg"]).removeprefix("Value error, ")
-    given = repr(entry.value) if len(repr(entry.value)) <= 60 else repr(entry.value)[:57] + "..."
-    return f"{entry.place}: {entry.spelled}: {text[:1].lower()}{text[1:]} (given: {given})"
+    return f"{entry.place}: {entry.spelled}: {complaint(problem)}{as_given(entry.value)}"

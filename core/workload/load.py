@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from ..places import Document, Place, nearest, read_yaml
+from ..places import Document, Place, as_given, complaint, nearest, read_yaml
 from .content import WorkloadRequest
 from .generate import generate
 from .schema import Closed, Poisson, Sessions, Trace, WorkloadShape
@@ -191,14 +191,10 @@ def _say(problem: Any, document: Document | None) -> str:
     key = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         return f"{place}: {key}: unknown key{_nearest_field(problem, path)}"
-    text = str(problem["msg"]).removeprefix("Value error, ")
-    text = text[:1].lower() + text[1:]
-    given = repr(problem["input"])
+    text = complaint(problem)
     if problem["type"] == "union_tag_not_found":
         text = f"kind is needed, one of {', '.join(_VARIANTS)}; `engine config schema --of workload` has every key"
-    shown = f" (given: {given if len(given) <= 60 else given[:57] + '...'})"
-    if isinstance(problem["input"], Mapping):
-        shown = ""
+    shown = "" if isinstance(problem["input"], Mapping) else as_given(problem["input"])
     return f"{place}: {key + ': ' if key else ''}{text}{shown}"
 
 
