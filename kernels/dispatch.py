@@ -1,7 +1,8 @@
 """Which implementation of an op runs: by device and dtype, found once and remembered.
 
 An op is a folder: `__init__.py` holds its one signature, `reference.py` plain torch that runs
-anywhere, and beside it whichever faster ones exist: `cpu.py` (Numba, float32) and `triton.py` (CUDA).
+anywhere, and beside it whichever faster ones exist: `cpu.py` (Numba, float32) and `triton.py` (CUDA). Where torch's
+own way is not for comparison alone but what a GPU is served with, it has a name that says so.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def has_numba() -> bool:
 class Dispatch:
     """Callable that gives the best function called `name` in `package` for a tensor."""
 
-    def __init__(self, package: str, name: str) -> None:
-        self._package, self._name = package, name
+    def __init__(self, package: str, name: str, otherwise: str = "reference") -> None:
+        self._package, self._name, self._otherwise = package, name, otherwise
         self._known: dict[tuple[bool, torch.dtype], Callable[..., Any]] = {}
 
     def __call__(self, x: torch.Tensor) -> Callable[..., Any]:
@@ -36,8 +37,8 @@ class Dispatch:
         return found
 
     def _load(self, is_cuda: bool, dtype: torch.dtype) -> Callable[..., Any]:
-        faster = "triton" if is_cuda else "cpu" if dtype == torch.float32 else "reference"
+        faster = "triton" if is_cuda else "cpu" if dtype == torch.float32 else self._otherwise
         compiler = {"triton": find_spec("triton") is not None, "cpu": has_numba()}.get(faster, True)
         present = compiler and find_spec(f"{self._package}.{faster}") is not None
-        module = importlib.import_module(f"{self._package}.{faster if present else 'reference'}")
+        module = importlib.import_module(f"{self._package}.{faster if present else self._otherwise}")
         return getattr(module, self._name)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ...kernels.linear import InputNorm, Linear
+from ...kernels.linear.dense import DenseLinear
 from ...kernels.linear.fp8 import Fp8Linear
-from ...kernels.linear.reference import DenseLinear
 from ...kernels.rms_norm import rms_norm
 
 # Layers that add an owed sum while they read their input.

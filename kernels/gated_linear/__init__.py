@@ -9,7 +9,7 @@ import torch
 from ..dispatch import Dispatch
 from ..linear import InputNorm
 
-_best = Dispatch(__name__, "make_gated_linear")
+_best = Dispatch(__name__, "make_gated_linear", otherwise="dense")
 
 
 class GatedLinear(Protocol):

@@ -1,4 +1,4 @@
-"""Plain torch, any device and dtype: one product over both weights, then the gate."""
+"""One product of torch's over both weights, then the gate: what runs on a GPU in 16-bit types, and wherever no kernel is."""
 
 from __future__ import annotations
 

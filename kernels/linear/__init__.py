@@ -12,7 +12,7 @@ import torch
 
 from ..dispatch import Dispatch
 
-_best = Dispatch(__name__, "make_linear")
+_best = Dispatch(__name__, "make_linear", otherwise="dense")
 
 
 @dataclass(frozen=True, slots=True)

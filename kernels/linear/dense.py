@@ -1,4 +1,4 @@
-"""Plain torch, any device and dtype: the weight as it came."""
+"""torch's own product with the weight as it came: what runs on a GPU in 16-bit types, and wherever else no kernel is."""
 
 from __future__ import annotations
 

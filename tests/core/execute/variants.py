@@ -39,7 +39,7 @@ class Variants:
             variants._record(kernel, args, kwargs)
 
         def call(op: Dispatch, x: Any) -> Callable[..., Any] | None:
-            reference = _function(op, "reference")
+            reference = _function(op, op._otherwise)
             faster = _function(op, "triton")
             if faster is None or op._name in (*FACTORIES, *SLOW):
                 return faster or reference
