@@ -54,6 +54,23 @@ class Arena:
 WEIGHTS = Arena()
 
 
+class DeviceScratch:
+    """Memory of a GPU that calls share, zero at first, so that a step allocates nothing. What it has outgrown is kept: a
+    captured graph may still write to it.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self._dtype = dtype
+        self._memory: dict[torch.device, list[torch.Tensor]] = {}
+
+    def __call__(self, device: torch.device, size: int) -> torch.Tensor:
+        """At least `size` numbers on the device, the same ones until more are asked for."""
+        held = self._memory.setdefault(device, [])
+        if not held or held[-1].numel() < size:
+            held.append(torch.zeros(size, dtype=self._dtype, device=device))
+        return held[-1]
+
+
 class Scratch:
     """Memory that calls share, zero at first. What it has outgrown is kept, at most as much again: recorded
     programs point at it.

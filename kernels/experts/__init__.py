@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -33,8 +34,14 @@ class Experts(Protocol):
 
 def make_experts(gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]) -> Experts:
     """From each expert's weights: gate and up [inner, hidden], down [hidden, inner]. Raises ValueError."""
-    inner, hidden = gates[0].shape
-    sizes = {tuple(t.shape) for t in (*gates, *ups)} | {tuple(t.shape[::-1]) for t in downs}
-    if sizes != {(inner, hidden)} or not len(gates) == len(ups) == len(downs):
-        raise ValueError(f"experts: weights of sizes {sorted(sizes)} do not fit each other")
+    check_expert_sizes(gates, ups, downs)
     return _best(gates[0])(gates, ups, downs)
+
+
+def check_expert_sizes(
+    gates: Sequence[torch.Tensor], ups: Sequence[torch.Tensor], downs: Sequence[torch.Tensor]
+) -> None:
+    """Raises ValueError if experts differ, or the three weights of one do not fit each other."""
+    sizes = {tuple(t.shape) for t in (*gates, *ups)} | {tuple(t.shape[::-1]) for t in downs}
+    if len(sizes) != 1 or not len(gates) == len(ups) == len(downs):
+        raise ValueError(f"experts: weights of sizes {sorted(sizes)} do not fit each other")

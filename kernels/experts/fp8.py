@@ -10,7 +10,7 @@ import torch
 from ..fp8 import BLOCK
 from ..linear.fp8 import Fp8Weight, join
 from ..quantize_rows import quantize_rows
-from . import sort_by_expert, tile_of
+from . import check_expert_sizes, sort_by_expert, tile_of
 from .fp8_grouped import ExpertWeights, Groups, grouped_product
 
 
@@ -28,10 +28,8 @@ class Fp8Experts:
         """`input_scale` and `down_scale` (float32, one element) are calibrated scales of the inputs of the two
         products, over all experts. Raises ValueError where weights do not fit each other.
         """
+        check_expert_sizes(*([w.values for w in weights] for weights in (gates, ups, downs)))
         inner, hidden = gates[0].values.shape
-        sizes = {tuple(w.values.shape) for w in (*gates, *ups)} | {tuple(w.values.shape[::-1]) for w in downs}
-        if sizes != {(inner, hidden)} or not len(gates) == len(ups) == len(downs):
-            raise ValueError(f"experts: weights of sizes {sorted(sizes)} do not fit each other")
         self._both = _stack([join([gate, up]) for gate, up in zip(gates, ups, strict=True)])
         self._down = _stack(downs)
         blocked = self._both.is_blocked

@@ -80,6 +80,36 @@ def loaded(values, place, live):
     return tl.load(place, mask=live, other=0.0)
 
 
+@triton.jit
+def rows_of(
+    tile, sequence, begin, length, head, stride,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """(int64 [ROWS, DIM] offsets of a tile's query rows in a tensor of tokens `stride` apart, which of them exist)."""
+    TOKENS: tl.constexpr = ROWS // GROUP
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
+    token = (tile - (begin // TOKENS + sequence)) * TOKENS + rows // GROUP
+    live = ((token < length) & (rows < TOKENS * GROUP))[:, None] & (dims < HEAD_DIM)[None, :]
+    heads = head * GROUP + rows % GROUP
+    at = (begin + token).to(tl.int64)
+    return at[:, None] * stride + heads[:, None] * HEAD_DIM + dims[None, :], live
+
+
+@triton.jit
+def key_tiles(
+    lowest, context, window,
+    TOKENS: tl.constexpr, TILE_N: tl.constexpr, EDGE_N: tl.constexpr, HAS_WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Where the rows of TOKENS positions from `lowest` on begin and end to see keys: (first tile of EDGE_N that some
+    row sees, first and last + 1 tile of TILE_N that every row sees, one past the last tile of EDGE_N).
+    """
+    first_edge, clear_from, clear_to = 0, 0, (lowest + 1) // TILE_N
+    if HAS_WINDOW:
+        first_edge = tl.maximum(lowest - window + 1, 0) // EDGE_N
+        clear_from = tl.minimum(tl.cdiv(tl.maximum(lowest + TOKENS - window, 0), TILE_N), clear_to)
+    return first_edge, clear_from, clear_to, tl.cdiv(tl.minimum(context, lowest + TOKENS), EDGE_N)
+
+
 # Not specialised: what changes from step to step, which would compile anew in the middle of serving.
 @triton.jit(do_not_specialize=["contexts", "query_starts", "table_stride", "n", "first_sequence"])
 def prefill_kernel(
@@ -106,32 +136,22 @@ def prefill_kernel(
     if sequence < first_sequence or first >= length:
         return
 
-    rows = tl.arange(0, ROWS)
-    dims = tl.arange(0, DIM)
-    token = first + rows // GROUP
-    positions = context - length + token
-    live = ((token < length) & (rows < TOKENS * GROUP))[:, None] & (dims < HEAD_DIM)[None, :]
-    heads = head * GROUP + rows % GROUP
-    at = (begin + token).to(tl.int64)
-    query = tl.load(
-        q + at[:, None] * q_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=live, other=0.0
-    )
-    query = multipliable(query, k_cache)
+    places, live = rows_of(tile, sequence, begin, length, head, q_stride, GROUP, HEAD_DIM, DIM, ROWS)
+    query = multipliable(tl.load(q + places, mask=live, other=0.0), k_cache)
     if DIM > 128 and query.dtype != q.dtype.element_ty:
         # The rows of the result belong to this program alone and have room for the query until then.
-        place = out + at[:, None] * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
-        query = loaded(query, place.to(tl.pointer_type(query.dtype), bitcast=True), live)
+        room, _ = rows_of(tile, sequence, begin, length, head, out_stride, GROUP, HEAD_DIM, DIM, ROWS)
+        query = loaded(query, (out + room).to(tl.pointer_type(query.dtype), bitcast=True), live)
     table = tables + sequence.to(tl.int64) * table_stride
-
     lowest = context - length + first  # position of the first row
-    last = tl.minimum(context, lowest + TOKENS)  # one past the last key any row may see
-    EDGES: tl.constexpr = TILE_N // EDGE_N
-    first_edge, clear_from, clear_to = 0, 0, (lowest + 1) // TILE_N
-    if HAS_WINDOW:
-        first_edge = tl.maximum(lowest - window + 1, 0) // EDGE_N
-        clear_from = tl.minimum(tl.cdiv(tl.maximum(lowest + TOKENS - window, 0), TILE_N), clear_to)
+    positions = lowest + tl.arange(0, ROWS) // GROUP
+    first_edge, clear_from, clear_to, end = key_tiles(
+        lowest, context, window, TOKENS, TILE_N, EDGE_N, HAS_WINDOW
+    )
 
+    EDGES: tl.constexpr = TILE_N // EDGE_N
     page_elements = num_kv_heads * BLOCK_SIZE * HEAD_DIM
+    dims = tl.arange(0, DIM)
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
@@ -148,16 +168,13 @@ def prefill_kernel(
     )  # fmt: skip
     acc, total, best = attend(
         query, acc, total, best, k_cache, v_cache, table, positions, head, page_elements,
-        tl.maximum(clear_to * EDGES, first_edge), tl.cdiv(last, EDGE_N), context, scale * k_scale, soft_cap,
-        window, dims, HEAD_DIM, DIM, BLOCK_SIZE, EDGE_N, True, HAS_WINDOW, HAS_CAP,
+        tl.maximum(clear_to * EDGES, first_edge), end, context, scale * k_scale, soft_cap, window, dims,
+        HEAD_DIM, DIM, BLOCK_SIZE, EDGE_N, True, HAS_WINDOW, HAS_CAP,
     )  # fmt: skip
 
     # Asked for once more, so that addresses and masks of the rows need no registers in the loops.
     begin = tl.load(query_starts + sequence, volatile=True)
     length = tl.load(query_starts + sequence + 1, volatile=True) - begin
-    token = (tile - (begin // TOKENS + sequence)) * TOKENS + rows // GROUP
-    live = ((token < length) & (rows < TOKENS * GROUP))[:, None] & (dims < HEAD_DIM)[None, :]
-    at = (begin + token).to(tl.int64)
+    places, live = rows_of(tile, sequence, begin, length, head, out_stride, GROUP, HEAD_DIM, DIM, ROWS)
     result = acc * v_scale / tl.where(total == 0.0, 1.0, total)[:, None]
-    where = out + at[:, None] * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(where, result.to(out.dtype.element_ty), mask=live)
+    tl.store(out + places, result.to(out.dtype.element_ty), mask=live)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from .. import checks, launch
+from ..memory import DeviceScratch
 from . import Sequences, decode
 from .prefill import prefill_kernel
+
+_PARTIAL, _SUMS = DeviceScratch(), DeviceScratch()
 
 
 def paged_attention(
@@ -67,7 +70,8 @@ def _decode(
     heads, count = num_kv_heads * group, sequences.num_decodes
     dim = launch.next_power_of_2(head_dim)
     slots = launch.cdiv(decode.PROGRAMS_PER_SM * launch.num_sms(q.device), num_kv_heads)
-    partial, sums = _scratch(q.device, (slots + count) * heads, head_dim)
+    rows = (slots + count) * heads
+    partial, sums = _PARTIAL(q.device, rows * head_dim), _SUMS(q.device, rows * 2)
     contexts, tables = sequences.context_lens, sequences.block_tables
     tile = decode.tile_keys(dim, q.element_size() > 2)
     sizes = {"HEAD_DIM": head_dim, "DIM": dim, "TILE_N": tile, "LEAST": decode.MIN_KEYS // tile}
@@ -137,18 +141,3 @@ def most_registers(capability: tuple[int, int], narrow: bool, windowed: bool) ->
     rather spill some than let fewer programs on an SM.
     """
     return 255 if narrow and windowed and capability >= (10, 0) else None
-
-
-_kept: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
-_outgrown: list[tuple[torch.Tensor, torch.Tensor]] = []  # a captured graph may still write to them
-
-
-def _scratch(device: torch.device, rows: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 [rows * head_dim] and [rows * 2], kept and grown, so that a step allocates nothing."""
-    kept = _kept.get(device)
-    if kept is None or kept[0].numel() < rows * head_dim or kept[1].numel() < rows * 2:
-        if kept is not None:
-            _outgrown.append(kept)
-        partial = torch.empty(rows * head_dim, dtype=torch.float32, device=device)
-        kept = _kept[device] = (partial, torch.empty(rows * 2, dtype=torch.float32, device=device))
-    return kept

@@ -6,7 +6,7 @@ from ..experts import triton as experts
 from ..experts.fp8_grouped import triton as fp8_grouped
 from ..experts.grouping import triton as grouping
 from ..experts.routing import triton as routing
-from ..fp8 import FP8_MAX
+from ..fp8 import BLOCK, FP8_MAX
 from ..launch import next_power_of_2, warps_of
 from ..linear.fp8_product import triton as fp8_product
 from ..paged_attention import decode, prefill
@@ -17,7 +17,9 @@ from ..rms_norm import triton as rms_norm
 from ..rope_kv_write import triton as rope_kv_write
 from ..sample import triton as sample
 from ..silu_mul import triton as silu_mul
-from .sass import Build
+from .sass import ARCHES, Build
+
+FP8_ARCHES = tuple(arch for arch in ARCHES if arch >= 89)  # Triton has no e4m3 below
 
 _CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
 _SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
@@ -25,7 +27,7 @@ _STRIDES = dict.fromkeys(("q_stride", "out_stride", "table_stride"), "i32")
 
 
 def _arches(cache: str) -> tuple[int, ...]:
-    return (80, 90, 100) if cache == "*bf16" else (90, 100)  # Triton has no e4m3 below Hopper
+    return ARCHES if cache == "*bf16" else FP8_ARCHES
 
 
 def _decode(
@@ -57,7 +59,7 @@ def _prefill(
     dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False
 ) -> Build:
     """`mask`: with a sliding window and a soft cap."""
-    capability, narrow = (arch // 10, 0), cache != "*bf16"
+    capability, narrow = divmod(arch, 10), cache != "*bf16"
     plan = prefill_plan(capability, chunk * group, dim, narrow=narrow, windowed=mask)
     rows, tile, edge, warps, stages = plan
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
@@ -100,21 +102,21 @@ def _attention() -> list[Build]:
         _decode(128, 8, 16, "*fp8e4nv"),
         *(_decode(dim, 8, 16, "*fp8e4nv", window=True) for dim in (64, 128, 256)),
         merge,
-        *(_prefill(128, 4, "*bf16", arch) for arch in (80, 90, 100)),
+        *(_prefill(128, 4, "*bf16", arch) for arch in ARCHES),
         *(_prefill(128, 8, "*bf16", arch) for arch in (90, 100)),
-        *(_prefill(64, 4, "*bf16", arch) for arch in (80, 90, 100)),
-        *(_prefill(256, 4, "*bf16", arch) for arch in (80, 90, 100)),
+        *(_prefill(64, 4, "*bf16", arch) for arch in ARCHES),
+        *(_prefill(256, 4, "*bf16", arch) for arch in ARCHES),
         *(_prefill(128, 4, "*bf16", arch, page=64) for arch in (90, 100)),
-        *(_prefill(128, 1, "*bf16", arch, page=32) for arch in (80, 90, 100)),
-        *(_prefill(dim, 4, "*fp8e4nv", arch) for dim in (64, 256) for arch in (90, 100)),
-        *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (64, 128) for arch in (80, 90, 100)),
-        *(_prefill(dim, 8, "*bf16", arch, mask=True) for dim in (64, 128, 256) for arch in (80, 90, 100)),
-        *(_prefill(128, 8, "*fp8e4nv", arch) for arch in (90, 100)),
+        *(_prefill(128, 1, "*bf16", arch, page=32) for arch in ARCHES),
+        *(_prefill(dim, 4, "*fp8e4nv", arch) for dim in (64, 256) for arch in FP8_ARCHES),
+        *(_prefill(dim, 4, "*bf16", arch, chunk=8) for dim in (64, 128) for arch in ARCHES),
+        *(_prefill(dim, 8, "*bf16", arch, mask=True) for dim in (64, 128, 256) for arch in ARCHES),
+        *(_prefill(128, 8, "*fp8e4nv", arch) for arch in FP8_ARCHES),
         *(
             _prefill(dim, group, "*fp8e4nv", arch, page=page, mask=True)
             for dim in (64, 128, 256)
             for group, page in ((8, 16), (1, 32), (8, 64))
-            for arch in (90, 100)
+            for arch in FP8_ARCHES
         ),
         _prefill(64, 8, "*fp8e4nv", 100, chunk=8, mask=True),
     ]
@@ -193,7 +195,7 @@ def _fp8() -> list[Build]:
                 arches=(arch,),
             )
             for kind in ("rows", "blocks")
-            for arch in (90, 100)
+            for arch in FP8_ARCHES
             for rows, columns, warps in _fp8_tiles(arch)
         ),
         *(
@@ -204,9 +206,22 @@ def _fp8() -> list[Build]:
                 {"WIDTH": next_power_of_2(width), "GROUPS": groups, "NUM_GROUPS": groups, **flags, **limits},
                 ("x", "added", "weight", "values", "x_stride", "width"),
                 num_warps=warps_of(width),
-                arches=(90, 100),
+                arches=FP8_ARCHES,
             )
             for name, (width, groups, flags) in kinds.items()
+        ),
+        *(
+            Build(
+                f"quantize-rows-gated-53248{'-blocks' if grouped else ''}",
+                quantize_rows.quantize_wide_rows_kernel,
+                {name: kind for name, kind in narrow.items() if name not in ("added", "weight", "eps")},
+                {"STRIP": quantize_rows.STRIP, "GROUPS": quantize_rows.STRIP // BLOCK if grouped else 1}
+                | {"GROUPED": grouped, "GATED": True, **limits},
+                ("x", "values", "x_stride", "width"),
+                num_warps=16,
+                arches=FP8_ARCHES,
+            )
+            for grouped in (False, True)
         ),
     ]
 
@@ -214,7 +229,7 @@ def _fp8() -> list[Build]:
 def _fp8_tiles(arch: int) -> list[tuple[int, int, int]]:
     """Of few and many rows of a wide and a narrow weight."""
     sizes = ((64, 57344), (64, 1024), (128, 57344))
-    return [fp8_product.plan((arch // 10, 0), *size) for size in sizes]
+    return list(dict.fromkeys(fp8_product.plan(divmod(arch, 10), *size) for size in sizes))
 
 
 def _experts() -> list[Build]:
@@ -245,7 +260,7 @@ def _experts() -> list[Build]:
                 {"BLOCK": fp8_grouped.BLOCK, "BLOCKED": blocked, **sizes},
                 aligned,
                 num_stages=fp8_grouped.STAGES,
-                arches=(90, 100),
+                arches=FP8_ARCHES,
                 stated_blocks=2 if rows == 64 else 6,
             )
             for blocked in (False, True)
@@ -262,13 +277,17 @@ def _steps() -> list[Build]:
         ("n", "total", "known_stride", "table_stride", "block_size"), "i32"
     )
     return [
-        Build(
-            "sample",
-            sample.sample_kernel,
-            draw | {"row_stride": "i32", "vocab": "i32"},
-            {"BLOCK": sample.STRIP},
-            ("logits", "row_stride", "vocab"),
-            num_warps=16,
+        *(
+            Build(
+                f"sample-{vocab}",
+                sample.sample_kernel,
+                draw | {"row_stride": "i32", "vocab": "i32"},
+                {"BLOCK": sample.STRIP},
+                ("logits",) if vocab % 16 else ("logits", "row_stride", "vocab"),
+                num_warps=16,
+                most_registers=sample.most_registers(vocab),
+            )
+            for vocab in (128256, 50257)
         ),
         *(
             Build(

@@ -52,19 +52,19 @@ def product(name: str, rows: int, out_features: int, in_features: int) -> LayerO
     return LayerOp(name, f"fp8-rows-{tile}x{columns}", tiles * shares, weight, passed)
 
 
-def attention(rows: int, context: int, kv_bytes: int) -> LayerOp:
+def attention(rows: int, context: int) -> LayerOp:
     """Decodes of one length, shared out as `decode.share_out` does."""
     slots = -(-decode.PROGRAMS_PER_SM * H100_SMS // KV_HEADS)
     tile = decode.tile_keys(DIM)
     tiles = -(-context // tile)
     share = max(-(-rows * tiles // slots), decode.MIN_KEYS // tile)
-    name = f"decode-d{DIM}-g{HEADS // KV_HEADS}-p16{'-fp8' if kv_bytes == 1 else ''}"
-    kv = 2 * rows * context * KV_HEADS * DIM * kv_bytes
+    name = f"decode-d{DIM}-g{HEADS // KV_HEADS}-p16"
+    kv = 2 * rows * context * KV_HEADS * DIM * 2
     return LayerOp("attention", name, rows * -(-tiles // share) * KV_HEADS, kv, 4 * rows * HEADS * DIM)
 
 
-def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[LayerOp]:
-    """In the order in which they run."""
+def layer(rows: int = 64, context: int = 2048) -> list[LayerOp]:
+    """In the order in which they run; a KV cache of 16 bits."""
     heads, norm = HEADS + 2 * KV_HEADS, "quantize-rows-residual-norm-8192"
     return [
         LayerOp("residual, norm, quantise", norm, rows, 0, 7 * rows * HIDDEN),
@@ -76,7 +76,7 @@ def layer(rows: int = 64, context: int = 2048, kv_bytes: int = 2) -> list[LayerO
             0,
             4 * rows * heads * DIM,
         ),
-        attention(rows, context, kv_bytes),
+        attention(rows, context),
         LayerOp("merge (one share: returns)", "decode-merge-d128", rows * KV_HEADS, 0),
         LayerOp("quantise", norm, rows, 0, 3 * rows * HEADS * DIM),
         product("output", rows, HIDDEN, HEADS * DIM),

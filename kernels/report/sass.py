@@ -14,9 +14,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-REGISTERS_PER_SM, WARPS_PER_SM, BLOCKS_PER_SM = 65536, 64, 32
-# Shared memory of an SM in bytes, of which every block takes 1,024 for itself (CUDA programming guide, 20.1).
-SHARED_PER_SM = {80: 167_936, 90: 233_472, 100: 233_472}
+REGISTERS_PER_SM = 65536
+# Shared memory of an SM in bytes, of which every block takes 1,024 for itself, warps, blocks (CUDA programming guide,
+# 20.1). The tiles of 89 (Ada: L4, L40S, RTX 4090) are those of 86 (A10, RTX 3090) and of 120 as well.
+ROOM = {80: (167_936, 64, 32), 89: (102_400, 48, 24), 90: (233_472, 64, 32), 100: (233_472, 64, 32)}
+ARCHES = tuple(ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Build:
     num_warps: int = 4
     num_stages: int = 3
     most_registers: int | None = None  # of a thread; None leaves it to the assembler
-    arches: tuple[int, ...] = (80, 90, 100)
+    arches: tuple[int, ...] = ARCHES
     stated_blocks: int = 1  # that the design wants on an SM of Hopper or later, at least
 
 
@@ -86,8 +88,8 @@ def occupancy(arch: int, warps: int, registers: int, shared_bytes: int) -> int:
     """Blocks that fit an SM: registers come to a warp in steps of 256, shared memory with 1 kB on top."""
     per_warp = -(-registers * 32 // 256) * 256
     by_registers = REGISTERS_PER_SM // per_warp // warps
-    by_shared = SHARED_PER_SM[arch] // (shared_bytes + 1024)
-    return min(by_registers, by_shared, WARPS_PER_SM // warps, BLOCKS_PER_SM)
+    shared_of_sm, warps_of_sm, blocks_of_sm = ROOM[arch]
+    return min(by_registers, shared_of_sm // (shared_bytes + 1024), warps_of_sm // warps, blocks_of_sm)
 
 
 def local_in_loops(code: str) -> int:

@@ -69,17 +69,19 @@ def search(row, vocab, temperature, peak, floor, wanted, BY_WEIGHT: tl.constexpr
     for walk in range(16):
         step = tl.full([], 0x40000000, tl.uint32) >> (2 * walk)
         one, two, three = found | step, found | (step * 2), found | (step * 3)
-        from_one, from_two, from_three = 0.0, 0.0, 0.0
+        # Summed over threads once a walk: a sum of them all takes longer than the work on a strip.
+        from_one = tl.zeros([BLOCK], tl.float32)
+        from_two, from_three = from_one, from_one
         for start in range(0, vocab, BLOCK):
             keys, amount = amounts(row, start, vocab, temperature, peak, floor, BY_WEIGHT, BLOCK)
-            from_one += tl.sum(tl.where(keys >= one, amount, 0.0), 0)
-            from_two += tl.sum(tl.where(keys >= two, amount, 0.0), 0)
-            from_three += tl.sum(tl.where(keys >= three, amount, 0.0), 0)
-        if from_three >= wanted:
+            from_one += tl.where(keys >= one, amount, 0.0)
+            from_two += tl.where(keys >= two, amount, 0.0)
+            from_three += tl.where(keys >= three, amount, 0.0)
+        if tl.sum(from_three, 0) >= wanted:
             found = three
-        elif from_two >= wanted:
+        elif tl.sum(from_two, 0) >= wanted:
             found = two
-        elif from_one >= wanted:
+        elif tl.sum(from_one, 0) >= wanted:
             found = one
     return found
 
@@ -153,6 +155,13 @@ def sample_kernel(
     tl.store(out + i, token.to(tl.int64))
 
 
+def most_registers(row_stride: int) -> int | None:
+    """Registers of a thread; None leaves it to the assembler. Logits that are read one by one need more addresses, and
+    on an A100 it would rather spill some than let fewer programs on an SM.
+    """
+    return 128 if row_stride % 16 else None
+
+
 def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor) -> None:
     """As the op. Raises KernelInputError."""
     rows, vocab = logits.shape
@@ -169,5 +178,5 @@ def sample(logits: torch.Tensor, draws: Draws, out: torch.Tensor) -> None:
         sample_kernel[(rows,)](
             logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.seed, draws.position,
             out, logits.stride(0), vocab,
-            BLOCK=min(STRIP, launch.next_power_of_2(vocab)), num_warps=16,
+            BLOCK=min(STRIP, launch.next_power_of_2(vocab)), num_warps=16, maxnreg=most_registers(logits.stride(0)),
         )  # fmt: skip

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import torch
 
-from camshaft.kernels.memory import CHUNK_BYTES, Arena, Scratch, ask_for_large_pages
+from camshaft.kernels.memory import CHUNK_BYTES, Arena, DeviceScratch, Scratch, ask_for_large_pages
 
 
 def test_pieces_lie_apart_and_begin_at_cache_lines() -> None:
@@ -47,3 +47,19 @@ def test_scratch_that_was_handed_out_stays_where_it_is() -> None:
     assert grown != first
     assert scratch.address(20) == grown  # it doubled
     assert not np.ctypeslib.as_array((ctypes.c_float * 10).from_address(first)).any()
+
+
+def test_scratch_of_a_device_grows_and_keeps_what_a_graph_may_write_to() -> None:
+    scratch, device = DeviceScratch(torch.int32), torch.device("cpu")
+    first = scratch(device, 10)
+    assert first.dtype == torch.int32
+    assert not first.any()
+    assert scratch(device, 4) is first
+    first.fill_(7)
+    grown = scratch(device, 11)
+    assert grown.numel() == 11
+    assert not grown.any()
+    assert scratch(device, 10) is grown
+    at = first.data_ptr()
+    del first
+    assert all(torch.empty(10, dtype=torch.int32).data_ptr() != at for _ in range(100))

@@ -1,4 +1,4 @@
-"""Triton on Hopper and later: all experts in one launch, weights streamed as they lie, in FP8."""
+"""Triton on Ada, Hopper and later: all experts in one launch, weights streamed as they lie, in FP8."""
 
 from __future__ import annotations
 

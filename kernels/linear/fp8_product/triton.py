@@ -1,4 +1,4 @@
-"""Triton on Hopper and later: a tile of the result a program, or a share of one.
+"""Triton on Ada, Hopper and later: a tile of the result a program, or a share of one.
 
 A decode step reads every weight once, and time is bytes: what counts is that all SMs ask for them, and that the
 inputs, which every program reads again, weigh little beside them. So few rows take wide tiles (64 x 256: a
@@ -13,17 +13,18 @@ and a descriptor has to be made on the host for every activation.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
 from ... import checks, launch
 from ...fp8 import BLOCK
+from ...memory import DeviceScratch
 
 STAGES = 4  # tiles in flight: 160 kB of shared memory at 64 x 256
 LEAST_BLOCKS = 8  # of 128 columns in a share: less does not pay for joining
+LARGEST_TILE = 128 * 128
+PARTIAL, ARRIVED = DeviceScratch(), DeviceScratch(torch.int32)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -120,14 +121,12 @@ def fp8_product(
     tile, columns, warps = plan(launch.capability(device), rows, n)
     tiles = launch.cdiv(rows, tile), launch.cdiv(n, columns)
     shares = shares_of(tiles[0] * tiles[1], k // BLOCK, sms)
-    partial, arrived = scratch(device, sms)
+    # Room for the sums of every SM's program, and a counter for its tile: enough for any product.
+    partial, arrived = PARTIAL(device, sms * LARGEST_TILE), ARRIVED(device, sms)
     fp8_product_kernel[(*tiles, shares)](
         x, x_scales, weight, w_scales, out, partial, arrived, rows, n, k, out.stride(0),
         ROWS=tile, COLUMNS=columns, BLOCK=BLOCK, BLOCKED=blocked, num_warps=warps, num_stages=STAGES,
     )  # fmt: skip
-
-
-LARGEST_TILE = 128 * 128
 
 
 def plan(capability: tuple[int, int], rows: int, n: int) -> tuple[int, int, int]:
@@ -142,10 +141,3 @@ def plan(capability: tuple[int, int], rows: int, n: int) -> tuple[int, int, int]
 def shares_of(tiles: int, blocks: int, sms: int) -> int:
     """Into how many the depth of every tile is cut, so that as many programs as SMs run, and no more."""
     return max(1, min(sms // tiles, blocks // LEAST_BLOCKS))
-
-
-@functools.cache
-def scratch(device: torch.device, sms: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for the sums of every SM's program, and a counter for its tile: enough for any product."""
-    partial = torch.empty(sms * LARGEST_TILE, dtype=torch.float32, device=device)
-    return partial, torch.zeros(sms, dtype=torch.int32, device=device)
