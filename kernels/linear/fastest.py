@@ -18,21 +18,22 @@ _log = logging.getLogger(__name__)
 
 Timer = Callable[[Callable[[], Any]], float]
 
-MARGIN = 0.97  # of the first one's time that another must stay below: noise changes no choice
+MARGIN = 0.97  # another is chosen only below this share of the first one's time: noise changes no choice
+CALLS = 10  # that are timed together
 _AHEAD_CYCLES = 2_000_000  # the device idles for about a millisecond while the host queues what is timed
 
 
-def device_seconds(run: Callable[[], Any], calls: int = 10) -> float:
-    """Of one call of several in a row, without the host's share: all are queued before the first begins."""
+def device_seconds(run: Callable[[], Any]) -> float:
+    """Of one call of CALLS in a row, without the host's share: all are queued before the first begins."""
     run()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(_AHEAD_CYCLES)
     begin.record()
-    for _ in range(calls):
+    for _ in range(CALLS):
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / calls
+    return begin.elapsed_time(end) / 1e3 / CALLS
 
 
 class Fastest:

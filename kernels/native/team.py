@@ -101,7 +101,7 @@ def is_ready(gate: int) -> bool:
 
 @jit()
 def ready(gate: int) -> None:
-    """Waits for the pieces before this one: until then nothing that they write may be read, nor what they read written."""
+    """Waits for the pieces before this one. Until it returns, their outputs may not be read and their inputs not overwritten."""
     looks = 0
     while not is_ready(gate):
         looks += 1

@@ -233,7 +233,7 @@ def largest(typing_context: Any, address: Any) -> Any:
 
 @intrinsic
 def pointer(typing_context: Any, address: Any) -> Any:
-    """An address as what `numba.carray` takes."""
+    """A pointer made from an address, as `numba.carray` takes it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], _I8P)
