@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from ..inputs.containers import starts_itself
 from ..parsing.parser import Use
 from ..releases.names import Lives, names
 from ..releases.versions import Version, parse
@@ -19,6 +20,8 @@ from .findings import Edit, Finding
 # Options whose names a plugin may add to, and what then tells the checker so.
 OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
 UPPER = {"--attention-backend"}
+PLUGINS = {"--load-format", "--quantization"}
+CONNECTOR = "--kv-transfer-config.kv_connector"
 SHOWN = 12
 # What people write for "no such thing", which no plugin is called.
 NOTHING = {"none", "null", "no", "false", "off"}
@@ -66,7 +69,7 @@ def _connector(context: Context, use: Use) -> Iterator[Finding]:
     if isinstance(name, str):
         place = (use.values[0] if use.values else use.option).place
         common = {"place": place, "flags": (use.flag.name,)}
-        yield from _judge(context, "--kv-transfer-config.kv_connector", name, "kv_connector", common)
+        yield from _judge(context, CONNECTOR, name, "kv_connector", common)
 
 
 def _judge(
@@ -113,7 +116,7 @@ def _judge(
         )
     else:
         nothing = value.lower() in NOTHING
-        plugins = option in ("--load-format", "--quantization") and not nothing
+        plugins = (option in PLUGINS or (option == CONNECTOR and _own_image(context))) and not nothing
         hint = f"Leave {option} out." if nothing else hint
         yield Finding(
             code="FL-09",
@@ -127,6 +130,11 @@ def _judge(
             edits=edits,
             **common,
         )
+
+
+def _own_image(context: Context) -> bool:
+    """Whether it runs in an image that is not vLLM's own: somebody's build may hold connectors of its own."""
+    return context.configuration.image is not None and not starts_itself(context.configuration.image)
 
 
 def _nearest(name: str, current: list[str]) -> list[str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....core.model_sheets import read_sheet, sheet_of, sheet_shape
-from ....core.shape import ModelShape
+
+if TYPE_CHECKING:
+    from ....core.shape import ModelShape
 
 # The sheet's whole config, for arithmetic alone.
 ARITHMETIC = "sheet_config"

@@ -49,17 +49,15 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
 def _is_foreign(items: list[tuple[object, yaml.Node, yaml.Node]]) -> bool:
     """Whether a mapping is some other program's: nested, or of several keys, and few are options of an engine."""
     names = ["--" + str(key).replace("_", "-") for key, _, _ in items]
-    known = max(sum(_knows(engine, name) for name in names) for engine in ("vllm", "camshaft"))
-    nested = any(
-        isinstance(value, yaml.MappingNode) or any(not isinstance(v, yaml.ScalarNode) for v in value.value)
-        for _, _, value in items
-        if not isinstance(value, yaml.ScalarNode)
-    )
-    return known * 2 < len(items) if nested else not known and len(items) > 2
+    values = [value.value for _, _, value in items if not isinstance(value, yaml.ScalarNode)]
+    nested = any(not isinstance(item, yaml.ScalarNode) for value in values for item in value)
+    least = (len(items) + 1) // 2 if nested else int(len(items) > 2)
+    return all(_known(engine, names) < least for engine in ("vllm", "camshaft"))
 
 
-def _knows(engine: str, name: str) -> bool:
+def _known(engine: str, names: list[str]) -> int:
+    """How many of the names are options of some release of an engine."""
     try:
-        return options(engine).name(name) is not None
+        return sum(options(engine).name(name) is not None for name in names)
     except CamshaftError:
-        return False
+        return 0

@@ -16,7 +16,25 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 def render(results: Sequence[Result], width: int = 100) -> str:
     """Every result, then one line that counts them, in lines of so many columns; a place and its evidence stay whole."""
     blocks = [_result(result, width) for result in results]
-    return "\n\n".join([*blocks, summary(results)])
+    return "\n\n".join(
+        [*blocks, "\n".join([summary(results), *_wrapped(" ".join(hints(results)), width, 0)])]
+    )
+
+
+def hints(results: Sequence[Result]) -> list[str]:
+    """What would settle more: the release it comes from, and the facts that findings depend on."""
+    told = []
+    if any(result.start is None and result.engine == "vllm" for result in results):
+        told.append("Changed defaults are told with --from.")
+    facts = {fact: None for result in results for finding in result.findings for fact in finding.depends_on}
+    of_model = [fact.removeprefix("model.") for fact in facts if fact.startswith("model.")]
+    if of_model:
+        told.append(
+            f"Tell facts of the model with --model, as in --model {of_model[0]}=VALUE, or its config.json."
+        )
+    if any(fact.split(".")[0] == "device" for fact in facts):
+        told.append("Name the accelerator with --gpu.")
+    return told
 
 
 def verdict(result: Result) -> str:

@@ -93,6 +93,8 @@ class Scope:
         return unknown("device") if device is None else getattr(device, attribute)
 
     def _memory(self, name: str) -> Any:
+        if self._facts.device is None:
+            return unknown("device")
         if self._startup is None:
             from .memory import startup_memory
 

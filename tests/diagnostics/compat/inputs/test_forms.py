@@ -276,3 +276,12 @@ def test_a_command_executed_in_an_image_is_no_list_of_arguments() -> None:
         "job.sbatch",
     )
     assert words(found) == ["m", "--port", "1"]
+
+
+def test_what_is_printed_or_looked_for_is_not_run() -> None:
+    found = one(
+        'CMD="vllm serve m --port 1"\npkill -f "vllm serve m" || true\necho "Running: $CMD"\nexec $CMD\n',
+        "a.sh",
+    )
+    assert words(found) == ["m", "--port", "1"]
+    assert words(one('echo "vllm serve m --port 2" > run.sh\n', "b.sh")) == ["m", "--port", "2"]
