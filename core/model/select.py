@@ -13,6 +13,7 @@ import torch
 from ..errors import ModelError
 from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
+from . import mxfp4
 from .base import Model
 from .feed_forward import MIXTURES
 from .finite import all_finite, may_be_damaged, require_finite, total
@@ -36,19 +37,25 @@ def model_shape(folder: Path) -> ModelShape:
     raw = read_json(folder / "config.json")
     quantised = raw.get("quantization_config")
     method = obstacle_in(quantised) if isinstance(quantised, dict) else quantised
-    if method:
-        raise ModelError(
-            f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
-            f"use the model in its original precision, or a GGUF file of it"
-        )
+    if method and method != mxfp4.METHOD:
+        raise _not_loaded(folder, method)
     ends = eos_token_ids(folder)
     if not _has_own_definition(raw, folder):
-        if quantised:
+        if quantised and not method:
             raise ModelError(f"{folder.name}: FP8 weights load into the project's own model definitions only")
         from .trial import fallback_shape
 
         return replace(fallback_shape(folder), eos_token_ids=ends)
+    if method:
+        raise _not_loaded(folder, method)
     return replace(shape_from_config(raw, folder.name), eos_token_ids=ends)
+
+
+def _not_loaded(folder: Path, method: object) -> ModelError:
+    return ModelError(
+        f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
+        "use the model in its original precision, or a GGUF file of it"
+    )
 
 
 def open_model(

@@ -17,6 +17,7 @@ import torch
 from ..errors import ModelError
 from ..rope_scaling import rope_kind, rope_of
 from ..shape import ModelShape
+from . import mxfp4
 from .plugged_attention import AskedLayer, plug_into, register
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def fallback_shape(folder: Path) -> ModelShape:
 
     Figures that only arithmetic about memory needs (the feed-forward size) come from the configuration.
     """
-    config = _config(folder)
+    config = dense_config(folder) or _config(folder)
     text = config.get_text_config()
     raw = text.to_dict()  # before the trial run, which sets a type of its own
     name = f"{folder.name}: {config.model_type}"
@@ -79,6 +80,16 @@ def _config(folder: Path) -> PretrainedConfig:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # a configuration fails to parse in many ways
         raise ModelError(f"{folder}: transformers cannot read its configuration: {error}") from error
+
+
+def dense_config(folder: Path) -> PretrainedConfig | None:
+    """The configuration of a checkpoint in MXFP4 without a word of that; None for others. Raises ModelError."""
+    config = _config(folder)
+    stored = getattr(config, "quantization_config", None)
+    if not isinstance(stored, dict) or stored.get("quant_method") != mxfp4.METHOD:
+        return None
+    del config.quantization_config
+    return config
 
 
 def _from_config(name: str, config: PretrainedConfig) -> PreTrainedModel:
