@@ -210,7 +210,10 @@ def test_a_weight_without_a_place_is_refused(tiny_llama: Path, tmp_path: Path) -
     shutil.copytree(tiny_llama, folder)
     tensors = tensors_of(tiny_llama)
     bias = torch.ones(64)
-    beside = {"model.layers.0.self_attn.rotary_emb.inv_freq": bias, "model.layers.3.q_proj.weight": bias.clone()}
+    beside = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": bias,
+        "model.layers.3.q_proj.weight": bias.clone(),
+    }
     save_file({**tensors, **beside}, folder / "model.safetensors")
     open_model(folder, model_shape(folder), CPU, torch.float32)
     save_file({**tensors, "model.layers.1.self_attn.q_proj.bias": bias}, folder / "model.safetensors")
