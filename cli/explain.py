@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import click
 
+from .output import echo
+
 EPILOG = """\b
 Examples:
   engine explain hello                        # sent with X-Request-Id: hello
@@ -37,7 +39,7 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
         return
     for name, life in told["sequences"].items():
         for line in story(name, life, every_token):
-            click.echo(line)
+            echo(line)
 
 
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
