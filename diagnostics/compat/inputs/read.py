@@ -63,16 +63,16 @@ def read_text(
         found = _read_yaml(source, engine)
     elif suffix in (".service", ".container"):
         found = _commands(source, unit(text))
+    elif suffix == ".py" or re.match(r"#!.*python", text) or (not suffix and _is_python(text)):
+        from .python import read_python
+
+        found = read_python(source, name)
     elif suffix in (".sh", ".bash", ".zsh", ".env") or text.startswith("#!"):
         found = _commands(source)
     elif suffix == ".ipynb":
         from .notebooks import read_notebook
 
         found = read_notebook(source, name)
-    elif suffix == ".py" or (not suffix and _is_python(text)):
-        from .python import read_python
-
-        found = read_python(source, name)
     else:
         found = _read_either(source, engine)
     if not found:

@@ -285,3 +285,11 @@ def test_what_is_printed_or_looked_for_is_not_run() -> None:
     )
     assert words(found) == ["m", "--port", "1"]
     assert words(one('echo "vllm serve m --port 2" > run.sh\n', "b.sh")) == ["m", "--port", "2"]
+
+
+@pytest.mark.parametrize("name", ["serve.py", "serve"])
+def test_a_script_that_names_its_interpreter_is_python(name: str) -> None:
+    text = (
+        "#!/usr/bin/env python3\nimport subprocess\nsubprocess.Popen(['vllm', 'serve', 'm', '--port', '1'])\n"
+    )
+    assert words(one(text, name)) == ["m", "--port", "1"]
