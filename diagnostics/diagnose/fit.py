@@ -23,6 +23,7 @@ SEQUENCE_SHARE = 0.004  # of a lone sequence's step, for each further one: its c
 EAGER_SHARE = (
     0.5  # of a lone sequence's step without graphs, at least what launches cost where no floor is known
 )
+ASSUMED_ACCEPTANCE = 0.5  # of drafted tokens, where only the speeds with and without them are told
 ROUNDS = 4
 
 
@@ -214,12 +215,15 @@ def _speculative(situation: Situation, cost: FittedCost, step_ms: float, notes: 
     """Splits a step with drafts into verifying and drafting, where both speeds were seen."""
     told = situation.speculation
     rate = situation.acceptance
-    if told is None or rate is None:
+    plain, with_drafts = plain_and_drafted_ms(situation)
+    if told is None or (rate is None and None in (plain, with_drafts)):
         return cost
     drafted = int(told.get("num_speculative_tokens") or 3)
+    if rate is None:
+        rate = ASSUMED_ACCEPTANCE
+        notes.lines.append(f"{rate:.0%} of the drafts are accepted")
     each = acceptance_of_each(rate, drafted)
     gained = rate * drafted + 1
-    plain, with_drafts = plain_and_drafted_ms(situation)
     with_drafts = with_drafts or step_ms
     whole = with_drafts * gained
     if plain is None:

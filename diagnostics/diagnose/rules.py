@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..cost.speculation import tokens_per_step
-from .fit import card_read_ms, plain_and_drafted_ms
+from .fit import ASSUMED_ACCEPTANCE, card_read_ms, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .model import Bottleneck, Proposal
 from .situation import Situation, preemption_marks
@@ -257,14 +257,19 @@ def speculation(s: Situation) -> Iterator[Proposal]:
     if told is None or (rate is None and not loses):
         return
     drafted = int(told.get("num_speculative_tokens") or 3)
-    rate = 0.5 if rate is None else rate
+    known = rate is not None
+    rate = rate if rate is not None else ASSUMED_ACCEPTANCE
     if rate >= 0.75 and not loses:
         return
     each = acceptance_of_each(rate, drafted)
     gained = tokens_per_step(drafted, each)
-    seen = f"acceptance is {rate:.0%}: {drafted} drafted tokens give {gained:.2f} tokens a step"
+    seen = (
+        [f"acceptance is {rate:.0%}: {drafted} drafted tokens give {gained:.2f} tokens a step"]
+        if known
+        else []
+    )
     if loses:
-        seen += f", and a token takes {with_drafts:g} ms with drafts and {plain:g} ms without"
+        seen.append(f"a token takes {with_drafts:g} ms with drafts and {plain:g} ms without")
     for fewer in sorted({1, max(1, drafted // 2), 0}):
         if fewer < drafted:
             yield Proposal(
@@ -272,7 +277,7 @@ def speculation(s: Situation) -> Iterator[Proposal]:
                 knob="num_speculative_tokens",
                 before=drafted,
                 after=fewer,
-                why=seen,
+                why=", and ".join(seen),
                 advice="A draft that is accepted more often (an EAGLE or MTP head of this model) helps more than fewer tokens; "
                 "with many sequences at once verification is no longer free and speculation should be off "
                 "(--speculative-config)",

@@ -23,9 +23,14 @@ def turns(situation: Situation, seen: Replay) -> list[Proposal]:
         *_fewer_at_once(situation, seen),
         *_budget(situation, seen),
         *_switches(situation, seen),
-        *(_cache(situation) if _cache_binds(seen) else ()),
+        *(_cache(situation) if _cache_binds(seen) and not _nobody_waits(situation) else ()),
         *_parallel(situation, seen),
     ]
+
+
+def _nobody_waits(s: Situation) -> bool:
+    """Whether the server says so, whatever a replay makes of the load."""
+    return s.waiting == 0 and not s.kv_full and not s.preempting
 
 
 def _cache_binds(seen: Replay) -> bool:
@@ -45,7 +50,7 @@ def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
     slots = int(s.value("max_num_seqs"))
     most = int(seen.log.column("running").max(initial=0))
     waits = float(seen.log.column("waiting").max(initial=0)) > 0
-    if most >= slots and waits:
+    if most >= slots and waits and not _nobody_waits(s):
         wanted = min(s.concurrency or 2 * slots, s.fits_sequences or sys.maxsize)
         for after in dict.fromkeys((max(wanted, slots + 1), 2 * slots)):
             yield _turn(
