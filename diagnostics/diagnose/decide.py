@@ -177,8 +177,9 @@ def _offered_load(
     rate = situation.rate_per_s
     best = order[0] if order and order[0].gain > 0 else None
     tried = "no knob gains anything" if best is None else f"the best knob ({_turned(best)}) {_change(best)}"
+    ramps = "" if situation.figure("completed_per_s") else ", filling and emptying included"
     shown = (
-        f"{rate:g} requests a second arrive and {done:.2g} are done"
+        f"{rate:g} requests a second arrive and {done:.2g} are done{ramps}"
         if rate
         else f"requests pile up at {done:.2g} a second"
     )

@@ -15,6 +15,7 @@ from ..simulate import Frontend, Prepared, Replay, Setup, replay
 from .fitted_cost import FittedCost
 
 FEWEST_REQUESTS = 60  # of a load that is replayed at a low rate, which takes many steps
+MOST_REQUESTS = 1500
 
 
 class Rig(Protocol):
@@ -136,9 +137,10 @@ class FittedRig:
 
 
 def _slower(workload: Workload, rate_per_s: float) -> Workload:
-    """A minute of arrivals, and enough of them to tell a share of good ones."""
-    wanted = max(FEWEST_REQUESTS, int(60 * rate_per_s))
-    return (workload.first(wanted) if workload.count > wanted else workload).at_rate(rate_per_s)
+    """A minute of arrivals, and enough of them to tell a share of good ones; of a trace no more than it has."""
+    wanted = min(MOST_REQUESTS, max(FEWEST_REQUESTS, int(60 * rate_per_s)))
+    enough = workload.trace is not None and workload.count <= wanted
+    return (workload if enough else workload.first(wanted)).at_rate(rate_per_s)
 
 
 Turn = Callable[[FittedRig, Any], FittedRig]

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.errors import CamshaftError
 from ..results import Result
+from ..simulate import Replay
 from .model import Proof, Proposal
 from .prove import WORTH
 from .rig import Rig
@@ -77,27 +78,27 @@ class _Shares:
 
     rig: Rig
     rate_per_s: float
-    _played: dict[str, Result] = field(default_factory=dict)
+    _played: dict[str, Replay] = field(default_factory=dict)
 
-    def play(self, servers: int, turned: Mapping[str, Any]) -> Result:
+    def play(self, servers: int, turned: Mapping[str, Any]) -> Replay:
         key = f"{servers} {sorted(turned.items())!r}"
         if key not in self._played:
-            self._played[key] = self.rig.at_rate(self.rate_per_s / servers).play(turned).result
+            self._played[key] = self.rig.at_rate(self.rate_per_s / servers).play(turned)
         return self._played[key]
 
 
 def _searched(shares: _Shares, proofs: Sequence[Proof], at_least: int) -> Servers:
     def keeps_up(turned: Mapping[str, Any]) -> Callable[[int], bool]:
-        return lambda servers: not shares.play(servers, turned).saturated
+        return lambda servers: settles(shares.play(servers, turned))
 
     def keeps(turned: Mapping[str, Any]) -> Callable[[int], bool]:
         def holds(servers: int) -> bool:
-            result = shares.play(servers, turned)
-            return not result.saturated and result.keeps_targets
+            replayed = shares.play(servers, turned)
+            return settles(replayed) and replayed.result.keeps_targets
 
         return holds
 
-    targets = proofs[0].before.targets if proofs else shares.play(at_least, {}).targets
+    targets = proofs[0].before.targets if proofs else shares.play(at_least, {}).result.targets
     enough = at_least if at_least == 1 else fewest(keeps_up({}), at_least)
     kept = fewest(keeps({}), max(2, enough or at_least)) if targets.any else None
     needed = kept if targets.any else enough
@@ -117,13 +118,28 @@ def _too_few(least: int, needed: int | None) -> int:
 
 def _best_turn(shares: _Shares, proofs: Sequence[Proof], servers: int) -> Proposal | None:
     """The turn under which most requests of a share that is too large are good (or done, without targets)."""
-    tried = [(_done(shares.play(servers, {})) * (1 + WORTH), None)]
+    tried = [(_done(shares.play(servers, {}).result) * (1 + WORTH), None)]
     for proof in [proof for proof in proofs if not proof.proposal.lossy][:CANDIDATES]:
         try:
-            tried.append((_done(shares.play(servers, proof.proposal.turned)), proof.proposal))
+            tried.append((_done(shares.play(servers, proof.proposal.turned).result), proof.proposal))
         except CamshaftError:
             continue
     return max(tried, key=lambda row: row[0])[1]
+
+
+def settles(replayed: Replay) -> bool:
+    """Whether no queue builds up, nor do requests that run: no more than by chance from the middle of the arrivals on."""
+    if replayed.result.saturated:
+        return False
+    log = replayed.log
+    last_s = max((record.arrival_s for record in replayed.records), default=0.0)
+    ends, there = log.column("end_s"), log.column("running") + log.column("waiting")
+    middle = there[(ends > 0.4 * last_s) & (ends <= 0.6 * last_s)]
+    tail = there[(ends > 0.8 * last_s) & (ends <= last_s)]
+    if not len(middle) or not len(tail):
+        return True
+    usual = float(middle.mean())
+    return float(tail.mean()) <= 1.05 * usual + 2 * math.sqrt(usual)
 
 
 def _done(result: Result) -> float:

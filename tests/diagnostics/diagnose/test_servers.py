@@ -6,11 +6,14 @@ from functools import cache
 
 import pytest
 
+from camshaft.core.config import load_config
 from camshaft.core.workload import load_workload
+from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
-from camshaft.diagnostics.diagnose.servers import MOST, fewest
+from camshaft.diagnostics.diagnose.servers import MOST, fewest, settles
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
+from camshaft.diagnostics.simulate import prepare
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 13])
@@ -65,3 +68,11 @@ def test_a_load_that_one_server_carries_needs_no_count() -> None:
     subject = read_subject("h100-8b", Evidence())
     load = load_workload("chat").first(64).at_rate(1.0)
     assert diagnose(subject, Evidence(), workload=load).servers == {}
+
+
+@pytest.mark.parametrize(("rate", "settled"), [(10.0, True), (40.0, False)])
+def test_requests_that_pile_up_among_those_that_run_are_seen(rate: float, settled: bool) -> None:
+    """At 40 a second every slot is not yet taken when arrivals end, but more and more are."""
+    load = load_workload("chat").first(240).at_rate(rate)
+    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
+    assert settles(prepared.replay(load)) is settled
