@@ -139,14 +139,7 @@ def _replayed(
     servers = _servers(rig, situation, verdict, chosen, proofs)
     if servers is not None and verdict.knob is None:
         verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
-    advice = [verdict.advice] if verdict.advice else []
-    if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
-        advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
-    if servers is not None and verdict.knob is not None:
-        advice.append(servers.sentence())
-    if prepared is not None and prepared.flashinfer and not advice:
-        advice.append("Without FlashInfer installed it does not start: see the assumptions")
-    verdict = replace(verdict, advice=". ".join(advice))
+    verdict = replace(verdict, advice=". ".join(_advice(verdict, chosen, servers, prepared)))
     return replace(
         report,
         verdict=verdict,
@@ -161,6 +154,20 @@ def _replayed(
         before=seen,
         after=chosen.replay if chosen else None,
     )
+
+
+def _advice(
+    verdict: Verdict, chosen: Proof | None, servers: Servers | None, prepared: Prepared | None
+) -> list[str]:
+    """What else there is to say to whoever turns the knob, a sentence each."""
+    advice = [verdict.advice] if verdict.advice else []
+    if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
+        advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
+    if servers is not None and verdict.knob is not None:
+        advice.append(servers.sentence())
+    if prepared is not None and prepared.flashinfer and not advice:
+        advice.append("Without FlashInfer installed it does not start: see the assumptions")
+    return advice
 
 
 def _servers(
