@@ -96,7 +96,8 @@ def check_flags(inputs: tuple[str, ...], commands: tuple[str, ...], **options: A
     """Check configurations against an engine's releases.
 
     INPUT is a vLLM --config YAML, this engine's YAML, a shell script, a Kubernetes manifest, Helm values, a compose
-    file, a Dockerfile, a Python script that calls vLLM's LLM or EngineArgs, or - for standard input.
+    file, a Dockerfile, a systemd unit, a Python script or notebook that calls vLLM's LLM or EngineArgs, or - for
+    standard input.
     """
     if options["explain"] is not None or options["write_pages"] is not None:
         _pages(options["explain"], options["write_pages"])
