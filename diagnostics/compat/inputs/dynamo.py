@@ -7,11 +7,15 @@ release, so what no release of vLLM ever had counts as Dynamo's.
 
 from __future__ import annotations
 
+import re
+
 from ..releases.history import options
 from .base import Configuration, Word
 
 # Dynamo's own where the server of vLLM has one of the same name (components/src/dynamo/vllm/headless.py).
 OWN = frozenset({"--headless"})
+# A word that argparse takes for a value although it begins with a dash.
+NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 def adopt(configuration: Configuration) -> None:
@@ -26,7 +30,7 @@ def leave_out(configuration: Configuration) -> None:
     passed: dict[str, None] = {}
     skipping = False
     for word in configuration.words:
-        if word.text.startswith("-"):
+        if word.text.startswith("-") and not NUMBER.fullmatch(word.text):
             name = word.text.partition("=")[0]
             skipping = name.startswith("--") and _is_own(name)
             if skipping:

@@ -93,6 +93,13 @@ def test_dynamo_takes_the_engines_options_and_none_of_the_server() -> None:
     assert {f.flags for f in result.findings if f.stops} == {("--swap-space",), ("--host",)}
 
 
+@pytest.mark.parametrize("value", ["-1", "-0.5", "1"])
+def test_dynamos_options_take_their_values_along(value: str) -> None:
+    text = f"python3 -m dynamo.vllm --model m --migration-limit {value} --max-num-seqs 4\n"
+    (result,) = check_all(read_text(text, "run.sh"), targets=["0.33.0"])
+    assert result.starts, result.findings
+
+
 def test_ray_classes_hand_their_arguments_on() -> None:
     found = one(
         "from ray.serve.llm import LLMConfig\n"
@@ -127,6 +134,32 @@ def test_notebook(indent: int | None) -> None:
         lines = text.splitlines()
         assert "swap_space" in lines[llm.entries[1].place.line - 1]
         assert "--seed" in lines[scripted.words[1].place.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("cell", "command"),
+    [
+        ("!vllm serve m \\\n  --max-model-len 8192 \\\n  --seed 1", "m --max-model-len 8192 --seed 1"),
+        ("if True:\n    !vllm serve m --port 1\nelse:\n    %pip list", "m --port 1"),
+        ("for port in (1, 2):\n\t!!vllm serve m --port {port}", "m --port ${port}"),
+        ("log = !vllm serve m --port 1", "m --port 1"),
+        ("names, rest = !ls\n%time x = 1 + \\\n  2", None),
+        ("%%time\nmodel = ('%s'\n  % 3)\n! ls", None),
+    ],
+)
+def test_lines_of_ipython_hide_neither_a_server_nor_the_python_beside_them(
+    cell: str, command: str | None
+) -> None:
+    found = read_text(notebook(f"{cell}\nfrom vllm import LLM\nLLM('m', seed=4)"), "a.ipynb")
+    assert [(e.key, e.value) for e in found[0].entries] == [("model", "m"), ("seed", 4)]
+    assert [" ".join(words(served)) for served in found[1:]] == ([command] if command else [])
+
+
+def test_cells_that_are_no_python_are_named() -> None:
+    (found,) = check_all(
+        read_text(notebook("what? is", "", "from vllm import LLM\nLLM('m')", "%%html\n<p>"), "a.ipynb")
+    )
+    assert found.notes[0] == "not read, as no Python: code cells 1, 4"
 
 
 def test_what_is_no_notebook_is_refused() -> None:
@@ -239,11 +272,11 @@ def test_a_template_that_is_no_yaml_says_what_to_check() -> None:
     ("image", "release"),
     [
         ("vllm/vllm-openai:v0.8.5", "0.8.5"),
-        ("ghcr.io/x/aibrix/vllm-openai:v0.10.0-cu128-nixl", "0.10.0"),
+        ("registry/aibrix/vllm-openai:v0.10.0-cu128-nixl", "0.10.0"),
         ("registry/vllm-cpu:0.9.2", "0.9.2"),
-        ("ghcr.io/llm-d/llm-d-cuda:v0.8.0", None),
+        ("registry/llm-d/llm-d-cuda:v0.8.0", None),
         ("kserve/huggingfaceserver:v0.15.0-gpu", None),
-        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0", None),
+        ("registry/ai-dynamo/vllm-runtime:0.7.0", None),
         ("lmcache/vllm-openai:v0.7.0", None),
     ],
 )
