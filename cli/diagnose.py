@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -114,7 +114,7 @@ def _load(options: dict[str, Any], evidence: Evidence) -> Workload | None:
 
 def _page(source: str) -> str:
     """A metrics page as it is asked for: a server's address means its /metrics, and http:// goes without saying."""
-    if not Path(source).exists() and re.fullmatch(r"[\w.-]+:\d+(/.*)?|\[[0-9a-fA-F:]+\]:\d+(/.*)?", source):
+    if not os.path.exists(source) and re.fullmatch(r"[\w.-]+:\d+(/.*)?|\[[0-9a-fA-F:]+\]:\d+(/.*)?", source):
         source = f"http://{source}"
     parts = urlsplit(source)
     if parts.scheme in ("http", "https") and parts.path in ("", "/"):

@@ -51,7 +51,7 @@ def fold(line: str, columns: int, comment: bool = False) -> list[str]:
     hang = max((start for start in starts if start <= columns // 2), default=indent + 2)
     below = " " * hang
     if comment and (mark := line.find("# ")) >= 0:
-        if mark > columns - 24:  # too little room beside the value
+        if mark > max(columns - 24, columns // 3):  # too little room beside the value
             return [line[:mark].rstrip(), *fold(" " * (columns // 3) + line[mark:], columns, comment)]
         below = " " * mark + "# "
     return textwrap.wrap(
@@ -111,11 +111,11 @@ def require_writable(path: Path, option: str) -> None:
     Raises click.UsageError.
     """
     folder = path.parent
-    if path.is_dir():
+    if os.path.isdir(path):
         raise click.UsageError(f"{option} {path}: is a folder; a file is needed")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise click.UsageError(f"{option} {path}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise click.UsageError(f"{option} {path}: may not be written")
 
 

@@ -7,6 +7,7 @@ with their source. Names are matched as people write them; a format in the name 
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -48,7 +49,7 @@ def shape_named(name: str) -> ModelShape:
     Raises ModelError when nothing answers to the name.
     """
     path = Path(name)
-    if path.exists() and (path.suffix == ".json" or (path / "config.json").exists()):
+    if os.path.exists(path) and (path.suffix == ".json" or (path / "config.json").exists()):
         return read_shape(path)
     shape = sheet_shape(name)
     if shape is None:

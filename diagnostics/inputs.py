@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, En
     """
     told = tuple(overrides)
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):
         return _file(path, told)
     if len(source.split()) > 1:
         return _foreign(source, told)

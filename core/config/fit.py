@@ -42,7 +42,7 @@ def _local_folder(model: str) -> Path | None:
         return folder if (folder / "config.json").is_file() else None
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     snapshots = home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = sorted(snapshots.glob("*/config.json"))
+    found = sorted(snapshots.glob("*/config.json")) if os.path.isdir(snapshots) else []
     return found[-1].parent if found else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,7 +135,7 @@ def load_workload(source: str | Path | Mapping[str, Any]) -> Workload:
     if isinstance(source, Mapping):
         return _build("workload", Document("workload", source, {}), Path.cwd())
     path = Path(source)
-    if not path.is_file():
+    if not os.path.isfile(path):
         path = _preset(str(source))
     if path.suffix in (".csv", ".jsonl"):
         arrival = {"kind": "trace", "file": path.name}
@@ -159,7 +160,7 @@ def _build(name: str, document: Document, folder: Path) -> Workload:
     trace = None
     if isinstance(shape.arrival, Trace):
         file = folder / shape.arrival.file
-        if not file.is_file():
+        if not os.path.isfile(file):
             place = document.place(["arrival", "file"])
             raise ConfigError(f"{place}: arrival.file: {file}: no such file")
         trace = read_trace(file, shape.arrival.format, shape.arrival.requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from ...core.model_sheets import model_names, shape_named
 from ...core.places import read_yaml
 from ...core.shape import ModelShape
 from ..compat.checks.context import Context
+from ..compat.facts.unknown import Unknown
 from ..compat.inputs.base import Configuration
 from ..compat.inputs.read import read_command, read_path
 from ..compat.releases.versions import resolve as release_of
@@ -119,7 +121,7 @@ def _require_model(name: str) -> None:
     try:
         shape_named(name)
     except CamshaftError as error:
-        if Path(name).exists():
+        if os.path.exists(name):
             raise ConfigError(f"{name}: {error}") from error
         known = [*preset_names(), *model_names()]
         near = get_close_matches(name.rsplit("/", 1)[-1].lower(), known, n=3, cutoff=0.5)
@@ -145,7 +147,7 @@ def placed(subject: Subject) -> Iterator[None]:
 def _written(source: str, knob: str) -> str:
     """`file:2:1: max-num-seqs` of a YAML file, else the source and the knob as an option."""
     path = Path(source)
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
+    if os.path.isfile(path) and path.suffix in (".yaml", ".yml"):
         try:
             document = read_yaml(path)
         except ConfigError:
@@ -165,10 +167,11 @@ def _read(
         return {}, None, False, notes
     if is_sglang_command(source):
         return read_sglang_command(source), None, False, notes
-    if not Path(source).is_file():
+    if not os.path.isfile(source):  # False for a name that no file can have, where Path raises
         if "serve" in source.split() or "vllm" in source:
             configuration = read_command(source)[0]
-            return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
+            own = configuration.engine == "camshaft"
+            return _values(configuration, version, notes), configuration, own, notes
         return _written_values(named_config(source)), None, True, notes
     path = Path(source)
     try:
@@ -176,7 +179,8 @@ def _read(
     except CamshaftError:
         configuration = None
     if configuration is not None and (configuration.words or configuration.typed):
-        return _values(configuration, version), configuration, configuration.engine == "camshaft", notes
+        own = configuration.engine == "camshaft"
+        return _values(configuration, version, notes), configuration, own, notes
     told = read_yaml(path).value if path.suffix in (".yaml", ".yml", ".json") else None
     if not isinstance(told, Mapping):
         raise ConfigError(f"{source}: no configuration: a YAML mapping, a preset or a command is needed")
@@ -202,11 +206,24 @@ def _snake(key: str) -> str:
     return key.strip().removeprefix("--").replace("-", "_")
 
 
-def _values(configuration: Configuration, version: str | None) -> dict[str, Any]:
-    """The options of a command or manifest, as the parser of its release reads them."""
+def _values(configuration: Configuration, version: str | None, notes: list[str]) -> dict[str, Any]:
+    """The options of a command or manifest, as the parser of its release reads them.
+
+    What it refuses stays as written; what only a running shell knows is noted and left out.
+    """
     target, _ = release_of(configuration.engine, version or _image_version(configuration))
     context = Context(configuration, configuration.engine, None, target, {}, None)
-    return {name: value for name, value in context.values.items() if value is not None}
+    values = {name: value for name, value in context.values.items() if value is not None}
+    for use in context.parsed.uses:
+        if use.value is not values.get(use.flag.dest) or not isinstance(use.value, Unknown):
+            continue
+        written = " ".join(word.text for word in use.values)
+        if any(word.opaque for word in use.values):
+            notes.append(f"{use.spelled} {written}: known only where it runs; left out")
+            del values[use.flag.dest]
+        else:
+            values[use.flag.dest] = written
+    return values
 
 
 def _image_version(configuration: Configuration | None) -> str | None:
@@ -270,7 +287,7 @@ def _unnamed(source: Path, values: Mapping[str, Any], notes: list[str]) -> Hardw
         return None
     if found is None:
         notes.append(f"the device is not known. {NAME_ONE}")
-    elif source.is_file() and named_in(source.stem) is not None:
+    elif os.path.isfile(source) and named_in(source.stem) is not None:
         notes.append(taken_from_name(source.name, found))
     return found
 

@@ -6,6 +6,7 @@ A file is YAML or JSON: either a plain mapping of figures, or a mapping with `me
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ def read_observed(told: Iterable[str]) -> Evidence:
     evidence = Evidence()
     for argument in told:
         name, equals, value = argument.partition("=")
-        if equals and not Path(argument).is_file():
+        if equals and not os.path.isfile(argument):
             if not name.strip() or not value.strip():
                 raise EvidenceError(f"--observed {argument!r}: expected key=value, such as ttft_p99_s=4.2")
             evidence = evidence.merge(_argument(argument, name.strip(), value.strip()))

@@ -51,6 +51,25 @@ def test_what_is_given_wrongly_ends_every_command_with_status_2(line: str, tmp_p
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "diagnose {name}",
+        "diagnose h100-8b --model {name}",
+        "diagnose h100-8b --trace {name}",
+        "diagnose --metrics {name}",
+        "diagnose --observed {name}=3",
+        "simulate {name}",
+        "simulate h100-8b --workload {name}",
+        "simulate h100-8b --set model={name}",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_told_in_one_line(line: str) -> None:
+    result = run(*line.format(name="a" * 5000).split())
+    assert result.exit_code == 2, result.exception
+    assert "Error: " in result.stderr
+
+
 WRITES = [
     "bench --offline no-such --output",
     "bench policies --config no-such --output",

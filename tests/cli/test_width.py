@@ -88,6 +88,8 @@ def test_what_is_folded_loses_no_word_and_hangs_below_its_column() -> None:
     assert all(part.startswith(" " * 12 + "word") for part in parts[1:])
 
 
-def test_what_hangs_over_of_yaml_is_a_comment() -> None:
-    parts = fold("key: value   # " + "because " * 20, 60, comment=True)
+@pytest.mark.parametrize("columns", [16, 30, 36, 60])
+def test_what_hangs_over_of_yaml_is_a_comment(columns: int) -> None:
+    parts = fold("key: value   # " + "because " * 20, columns, comment=True)
     assert all(part.lstrip().startswith("# because") for part in parts[1:])
+    assert " ".join(parts).count("because") == 20

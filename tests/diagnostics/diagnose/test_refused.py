@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from camshaft.core.errors import ConfigError
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
 from camshaft.diagnostics.diagnose.flags import has_knobs
@@ -33,6 +34,18 @@ def test_what_the_release_refuses_does_not_start(options: str, reason: str, vers
     verdict = _examined(options, version=version).verdict
     assert verdict.bottleneck == "refused"
     assert reason in verdict.why
+
+
+def test_a_word_that_is_no_value_is_told_as_it_was_typed() -> None:
+    with pytest.raises(ConfigError, match=r"--tensor-parallel-size: .*\(given: 'abc'\)"):
+        _examined("--tensor-parallel-size abc")
+
+
+def test_what_only_a_running_shell_knows_is_left_out_and_said() -> None:
+    subject = read_subject(f"vllm serve {MODEL} -tp $TP --max-num-seqs 8", Evidence())
+    assert "tensor_parallel_size" not in subject.given
+    assert subject.given["max_num_seqs"] == 8
+    assert any("-tp $TP: known only where it runs" in note for note in subject.notes)
 
 
 def test_a_server_that_was_seen_to_run_is_not_doubted() -> None:
@@ -90,7 +103,7 @@ def test_a_verdict_that_rests_on_flashinfer_says_so() -> None:
 
 @pytest.mark.parametrize(("version", "has"), [("0.9.2", False), ("0.10.2", True)])
 def test_no_knob_is_replayed_that_the_release_lacks(version: str, has: bool) -> None:
-    """0.10.0 brought --async-scheduling; the sheet of releases says so, not this test's author."""
+    """0.10.0 brought --async-scheduling; the sheet of releases says so."""
     load = load_workload("chat").first(16)
     report = diagnose(
         read_subject(f"vllm serve {MODEL}", Evidence(), gpu="H100", version=version),
