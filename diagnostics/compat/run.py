@@ -13,6 +13,7 @@ from ..cost.devices import Device, find_device
 from .check import check
 from .checks.findings import Result
 from .inputs.base import Configuration
+from .inputs.containers import other_project
 from .inputs.read import read_path
 from .releases import table
 from .releases.versions import UnknownVersion, Version, resolve, versions
@@ -66,17 +67,18 @@ def _start(engine: str, text: str | None, configuration: Configuration) -> tuple
     return version, [] if version is None else [f"comes from {version}, by the tag of its image"]
 
 
-# Images whose tags are vLLM's releases: others, such as KServe's, llm-d's and Dynamo's, count their own.
+# Images whose tags are vLLM's releases: KServe's and llm-d's, among others, count their own.
 RELEASED = re.compile(
-    r"(?<!lmcache)(?:^|/)(?:[\w.-]+-)?vllm(?:-(?:openai|cpu|cuda|gpu|hpu|neuron|rocm|serve|tpu|xpu)[\w.-]*)?"
+    r"(?:^|/)(?:[\w.-]+-)?vllm(?:-(?:openai|cpu|cuda|gpu|hpu|neuron|rocm|serve|tpu|xpu)[\w.-]*)?"
     r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)"
 )
 
 
 def image_release(configuration: Configuration) -> Version | None:
     """vLLM's release by the tag of the container's image; None where there is none, or none that is known."""
-    match = RELEASED.search(configuration.image or "")
-    if match is None:
+    image = configuration.image or ""
+    match = RELEASED.search(image)
+    if match is None or other_project(image):
         return None
     try:
         return resolve("vllm", match.group(1))[0]

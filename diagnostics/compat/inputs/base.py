@@ -13,6 +13,8 @@ from ....core.places import Place
 
 # Words that start a server which this checker knows.
 SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bdynamo\.vllm\b|\bengine\s+serve\b")
+# The module of Dynamo's worker.
+DYNAMO = "dynamo.vllm"
 EntryPoint = Literal["serve", "api_server"]
 
 

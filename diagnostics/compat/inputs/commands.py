@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from .base import SERVER, Configuration, EntryPoint, EnvSetting, Source, UnreadableInput, Word
+from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source, UnreadableInput, Word
 from .containers import Container, basename, docker_env, extent, find_container, starts_itself
 from .embedded import MANIFEST, only
 from .kserve import adopt, is_huggingfaceserver
@@ -17,7 +17,6 @@ from .shell import Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
-DYNAMO = "dynamo.vllm"
 # Words of the shell's own in front of a command.
 KEYWORDS = frozenset(["!", "case", "do", "elif", "else", "esac", "fi", "if", "then", "until", "while", "{"])
 # What prints its words, and what looks for processes or lines that hold them.
@@ -25,10 +24,10 @@ SAYS = frozenset(["echo", "printf"])
 SEEKS = frozenset(["egrep", "grep", "killall", "pgrep", "pkill"])
 # What may stand in front of a server's command, where the text around it may be prose.
 LAUNCHERS = frozenset((
-    "apptainer", "bash", "conda", "do", "docker", "else", "enroot", "env", "eval", "exec", "if",
+    "apptainer", "bash", "conda", "docker", "enroot", "env", "eval", "exec",
     "kubectl", "mamba", "mpiexec", "mpirun", "nerdctl", "nice", "nohup", "nsys", "numactl", "oc",
     "pixi", "podman", "poetry", "python", "python3", "ray", "setsid", "sh", "singularity", "srun",
-    "ssh", "sudo", "taskset", "then", "time", "timeout", "tini", "uv", "uvx", "while",
+    "ssh", "sudo", "taskset", "time", "timeout", "tini", "uv", "uvx",
 ))  # fmt: skip
 
 

@@ -10,7 +10,10 @@ import msgspec
 from .base import EnvSetting, Source, Word
 from .kserve import is_huggingfaceserver
 
-IMAGE = re.compile(r"(?:^|/)(?!vllm-runtime)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
+IMAGE = re.compile(r"(?:^|/)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
+# Images of other projects that hold vLLM and count releases of their own, and whether their own entry point starts its
+# server: LMCache's does, Dynamo's runtime starts whatever command it is given.
+OTHERS = {"lmcache/vllm-openai": True, "vllm-runtime": False}
 CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
 # Options of `docker run` that take no value; every other option takes one.
 RUN_SWITCHES = frozenset((
@@ -33,8 +36,15 @@ def starts_itself(image: str | None) -> bool:
     return bool(image and OFFICIAL.search(image))
 
 
+def other_project(image: str) -> str | None:
+    """Which of `OTHERS` an image is, or None."""
+    return next((name for name in OTHERS if f"/{name}" in f"/{image}"), None)
+
+
 def is_image(text: str) -> bool:
-    """Whether a container image's name says that it holds vLLM's server."""
+    """Whether a container image's name says that it starts vLLM's server."""
+    if not OTHERS.get(other_project(text) or "", True):
+        return False
     return (bool(IMAGE.search(text)) or is_huggingfaceserver(text)) and not text.startswith("-")
 
 
@@ -59,14 +69,14 @@ def find_container(words: Sequence[Word]) -> Container | None:
     run = next((i for i in range(runner + 1, len(words)) if words[i].text in ("run", "create", "exec")), None)
     if run is None:
         return None
-    env: list[EnvSetting] = []
+    executes = words[run].text == "exec"
     entry: str | None = None
     index = run + 1
     while index < len(words):
         word = words[index]
         if not word.text.startswith("-"):
             if is_image(word.text):
-                return Container(index + 1, word.text, env, entry, words[run].text == "exec")
+                return Container(index + 1, word.text, docker_env(words[run + 1 : index]), entry, executes)
             if not word.opaque:  # some other image: only an explicit server command counts
                 return None
             index += 1
@@ -74,10 +84,6 @@ def find_container(words: Sequence[Word]) -> Container | None:
         name, equals, value = word.text.partition("=")
         takes_value = not equals and name not in RUN_SWITCHES and index + 1 < len(words)
         given = value if equals else (words[index + 1].text if takes_value else "")
-        if name in ("-e", "--env") and "=" in given:
-            key, _, text = given.partition("=")
-            last = words[index + takes_value]
-            env.append(EnvSetting(key, text, last.place, *extent(word, last)))
         if name == "--entrypoint":
             entry = given
         index += 2 if takes_value else 1
@@ -93,7 +99,7 @@ def docker_env(words: Sequence[Word]) -> list[EnvSetting]:
         if name in ("-e", "--env") and "=" in given:
             key, _, text = given.partition("=")
             last = word if equals else words[index + 1]
-            found.append(EnvSetting(key, text, word.place, *extent(word, last)))
+            found.append(EnvSetting(key, text, last.place, *extent(word, last)))
     return found
 
 

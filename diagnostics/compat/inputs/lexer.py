@@ -102,7 +102,7 @@ class _Lexer:
 
     def _placeholder(self, alone: bool = False) -> int:
         """How many characters from here on are a placeholder; `alone` asks for a word that is nothing else."""
-        ahead = "".join(c for c, _ in self.chars[self.at : self.at + 64])
+        ahead = self._ahead(64)
         match = PLACEHOLDER.match(ahead)
         if match is None or (alone and ahead[match.end() :][:1] not in ("", *" \t\r\n\\;&|:/,")):
             return 0
@@ -112,16 +112,29 @@ class _Lexer:
         """How many characters from here on are a template's tag."""
         if self.peek(1) not in ("{", "%"):
             return 0
-        ahead = "".join(c for c, _ in self.chars[self.at : self.at + 1000])
+        ahead = self._ahead(1000)
         match = TEMPLATE.match(ahead)
         if match is None:
             return 0
-        return _other_branch(ahead) if ELSE.match(ahead) else match.end()
+        return self._other_branch() if ELSE.match(ahead) else match.end()
+
+    def _ahead(self, count: int) -> str:
+        """So many characters from here on."""
+        return "".join(char for char, _ in self.chars[self.at : self.at + count])
+
+    def _other_branch(self) -> int:
+        """How long a template's `else` is, up to the `end` that closes it: the branch in front of it is read."""
+        count, rest = 1000, len(self.chars) - self.at
+        length, closed = _other_branch(self._ahead(count))
+        while not closed and count < rest:
+            count *= 4  # a fixed factor, so that many long branches cost no square of their length
+            length, closed = _other_branch(self._ahead(count))
+        return length
 
     def _steers(self) -> bool:
         """Whether a template's tag begins here that leaves no text."""
         length = self._template()
-        return bool(STEERS.match("".join(c for c, _ in self.chars[self.at : self.at + length])))
+        return bool(STEERS.match(self._ahead(length)))
 
     def _redirection(self) -> None:
         operator = ""
@@ -311,15 +324,15 @@ class _Lexer:
         word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))
 
 
-def _other_branch(text: str) -> int:
-    """How long a template's `else` is, up to the `end` that closes it: the branch in front of it is read."""
+def _other_branch(text: str) -> tuple[int, bool]:
+    """How much of a text a template's `else` takes at its beginning, and whether its `end` stands there."""
     depth = end = 0
     for match in TEMPLATE.finditer(text):
         end = match.end()
         depth += bool(OPENS.match(match.group())) - bool(CLOSES.match(match.group()))
         if depth < 0:
-            break
-    return end
+            return end, True
+    return end, False
 
 
 def _unquoted(chars: list[Char], quoted: bool) -> list[Char] | None:

@@ -25,7 +25,8 @@ ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
 SETTINGS_KEYS = (
     "vllmConfig", "engineArgs", "vllmEngineArgs", "engine_kwargs", "engine_args", "vllm_args", "vllm_config",
 )  # fmt: skip
-ROLES = ("aggregated", "prefill", "decode", "vllm")
+# The roles by which srt-slurm's recipes keep the settings of Dynamo's workers.
+ROLES = ("aggregated", "prefill", "decode")
 # Environment variables that images and operators pass on as arguments.
 ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONAL)_(VLLM_)?ARGS")
 SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken", "env"})
@@ -97,7 +98,7 @@ class ManifestReader:
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
         configuration = self._from_command(nodes, env, image, under) or self._from_variable(nodes, env, image)
-        if isinstance(settings, yaml.MappingNode) and self._roles(settings):
+        if configuration is None and isinstance(settings, yaml.MappingNode) and self._roles(settings):
             return
         if configuration is None and isinstance(settings, yaml.MappingNode):
             configuration = Configuration(self.label, self.tree.source, env=env, image=image)

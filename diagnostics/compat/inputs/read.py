@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from .base import SERVER, Configuration, Source, UnreadableInput
+from .base import DYNAMO, SERVER, Configuration, Source, UnreadableInput
 from .embedded import unit
 from .files import is_flat, read_settings
 from .nodes import Tree
@@ -162,7 +162,7 @@ def _complete(configuration: Configuration, folder: Path) -> Configuration:
 
     A file that cannot be read is noted.
     """
-    if configuration.module is not None and configuration.module.text == "dynamo.vllm":
+    if configuration.module is not None and configuration.module.text == DYNAMO:
         from .dynamo import adopt
 
         adopt(configuration)

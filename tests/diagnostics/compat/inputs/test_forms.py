@@ -85,6 +85,22 @@ def test_settings_kept_by_role() -> None:
     assert result.depends_on == ("what the launcher adds",)
 
 
+def test_a_container_with_a_command_keeps_it_beside_its_settings() -> None:
+    found = one(
+        "containers:\n- image: vllm/vllm-openai:v0.8.5\n  command: [vllm, serve, m]\n"
+        "  vllmConfig: {prefill: {maxModelLn: 8}, maxModelLen: 8}\n",
+        "values.yaml",
+    )
+    assert (found.image, words(found)) == ("vllm/vllm-openai:v0.8.5", ["m"])
+    assert [e.key for e in found.entries] == ["prefill", "max-model-len"]
+
+
+def test_only_roles_divide_settings() -> None:
+    (result,) = check_all(read_text("vllmConfig: {vllm: {maxModelLn: 8}}\n", "values.yaml"))
+    assert [f.flags for f in result.findings if f.stops] == [("--vllm",)]
+    assert result.notes == ()
+
+
 def test_dynamo_takes_the_engines_options_and_none_of_the_server() -> None:
     found = one(DYNAMO, "run.sh")
     assert words(found) == ["--model", "m", "--swap-space", "4"]
@@ -216,6 +232,16 @@ def test_tags_of_templates_are_unknown_and_their_first_branch_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize("length", [10, 999, 1000, 5000])
+@pytest.mark.parametrize("closed", ["{{ end }} --port 1", ""])
+def test_the_other_branch_of_a_template_is_left_out_however_long(length: int, closed: str) -> None:
+    other = "{{ if .y }}1{{ end }}" + " --foo 1" * (length // 8)
+    if not closed:
+        other += "{{ end }}"
+    found = one(f"vllm serve m {{{{ if .x }}}}--seed 1{{{{ else }}}}{other}{closed}\n", "a.sh")
+    assert words(found) == ["m", "--seed", "1", *closed.split()[-2:]]
+
+
 BRANCHES = """\
 A=(--port 1)
 N=1
@@ -278,6 +304,8 @@ def test_a_template_that_is_no_yaml_says_what_to_check() -> None:
         ("kserve/huggingfaceserver:v0.15.0-gpu", None),
         ("registry/ai-dynamo/vllm-runtime:0.7.0", None),
         ("lmcache/vllm-openai:v0.7.0", None),
+        ("registry:5000/lmcache/vllm-openai-nightly:v0.7.0", None),
+        ("registry/notlmcache/vllm-openai:v0.7.0", "0.7.0"),
     ],
 )
 def test_only_images_of_vllm_tell_its_release(image: str, release: str | None) -> None:
@@ -309,6 +337,16 @@ def test_a_command_executed_in_an_image_is_no_list_of_arguments() -> None:
         "job.sbatch",
     )
     assert words(found) == ["m", "--port", "1"]
+
+
+@pytest.mark.parametrize("given", ["-e VLLM_USE_V1=0", "--env VLLM_USE_V1=0", "--env=VLLM_USE_V1=0"])
+@pytest.mark.parametrize("command", ["--model m", "vllm serve m"])
+def test_a_containers_variables_stand_at_their_words(given: str, command: str) -> None:
+    text = f"docker run --rm {given} -p 1:1 vllm/vllm-openai {command}\n"
+    setting = one(text, "a.sh").env["VLLM_USE_V1"]
+    assert setting.value == "0"
+    assert setting.place.column == 1 + text.index(given.split()[-1])
+    assert text[setting.start : setting.end] == given
 
 
 def test_what_is_printed_or_looked_for_is_not_run() -> None:
