@@ -12,7 +12,7 @@ from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source,
 from .containers import Container, basename, docker_env, extent, find_container, starts_itself
 from .embedded import MANIFEST, only
 from .kserve import adopt, is_huggingfaceserver
-from .lexer import ASSIGNMENT, Char, RawWord, characters, here_documents, lex
+from .lexer import ASSIGNMENT, Char, Piece, RawWord, characters, here_documents, lex
 from .shell import Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
@@ -61,7 +61,7 @@ class CommandReader:
         for setting in env:
             self.shell.exported[setting.name] = setting
             if setting.value is not None:
-                self.shell.variables[setting.name] = [(c, 0) for c in setting.value]
+                self.shell.variables[setting.name] = [Piece("text", [(c, 0) for c in setting.value])]
         self.found: list[Configuration] = []
         self.said: list[list[Word]] = []
 

@@ -20,7 +20,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
 # What documentation writes where a reader is to put a value (`--port <PORT>`); a shell would redirect.
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]{0,60}>")
 # Tags of templates (Helm, Jinja): those that only steer leave blanks, the others a text nobody can know.
-TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+TEMPLATE = re.compile(r"\{\{.{0,1000}?\}\}|\{%.{0,1000}?%\}", re.S)
 STEERS = re.compile(r"\{%|\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)")
 OPENS = re.compile(r"\{[{%]-?\s*(?:if|range|with|for|block|define)\b")
 CLOSES = re.compile(r"\{[{%]-?\s*end")
@@ -125,10 +125,10 @@ class _Lexer:
     def _other_branch(self) -> int:
         """How long a template's `else` is, up to the `end` that closes it: the branch in front of it is read."""
         count, rest = 1000, len(self.chars) - self.at
-        length, closed = _other_branch(self._ahead(count))
+        length, closed = _to_end(self._ahead(count))
         while not closed and count < rest:
             count *= 4  # a fixed factor, so that many long branches cost no square of their length
-            length, closed = _other_branch(self._ahead(count))
+            length, closed = _to_end(self._ahead(count))
         return length
 
     def _steers(self) -> bool:
@@ -324,7 +324,7 @@ class _Lexer:
         word.pieces.append(Piece("variable", chars, match.group(2), default, quoted))
 
 
-def _other_branch(text: str) -> tuple[int, bool]:
+def _to_end(text: str) -> tuple[int, bool]:
     """How much of a text a template's `else` takes at its beginning, and whether its `end` stands there."""
     depth = end = 0
     for match in TEMPLATE.finditer(text):

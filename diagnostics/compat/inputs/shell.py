@@ -14,12 +14,8 @@ import msgspec
 from .base import EnvSetting, Source, Word
 from .lexer import ASSIGNMENT, Char, Piece, RawWord
 
-
-def _is_opaque(char: Char) -> bool:
-    """Whether a character of a variable is of a part nobody can know: its offset is then below zero."""
-    return char[1] < 0
-
-
+# The value of a variable: literal text, and parts that only a run could tell.
+Value = list[Piece]
 OPTIONS = re.compile(r"(^|\s)-")
 
 
@@ -27,7 +23,7 @@ class Shell(msgspec.Struct):
     """What a shell script has set so far: its variables, arrays and exported names."""
 
     source: Source
-    variables: dict[str, list[Char]] = {}
+    variables: dict[str, Value] = {}
     arrays: dict[str, list[Word]] = {}
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
@@ -37,9 +33,10 @@ class Shell(msgspec.Struct):
     inside: dict[str, set[str | None]] = {}
 
     def keyword(self, text: str, offset: int) -> None:
-        """Enter or leave a branch. Behind it, a variable that it may or may not have set is not known.
+        """Enter or leave a branch. Behind it, a variable that may have one of several values is not known.
 
-        One that holds options keeps the last ones: each is worth checking.
+        One that holds options keeps the last ones, and one that only the branch sets keeps its value: each is worth
+        checking, and stands where `is_conditional` says so.
         """
         if text in ("if", "case"):
             self.branches.append(offset)
@@ -67,31 +64,30 @@ class Shell(msgspec.Struct):
             items = [item for raw in word.array for item in self.expand(raw, style="expanded")]
             self.arrays[name] = (self.arrays.get(name, []) if match.group(1) else []) + items
             return
-        chars, opaque = self._value(word, match.end())
-        previous = self.variables.get(name, []) if match.group(1) else []
+        value = self._value(word, match.end())
         if self.branches:
-            before = {self._text(name)} if name in self.variables else set()
+            before: set[str | None] = {self._text(name)} if name in self.variables else set()
             self.inside.setdefault(name, before)
-        if all(_is_opaque(char) or char[0].isspace() for char in chars) and opaque:
+        if _is_opaque(value) and not any(_known(piece).strip() for piece in value):
             self.variables.pop(name, None)
         else:
-            self.variables[name] = previous + chars
+            self.variables[name] = (self.variables.get(name, []) if match.group(1) else []) + value
         if self.branches:
             self.inside[name].add(self._text(name) if name in self.variables else None)
         if export or self.export_all or name in self.exported:
-            value = None if opaque else self._text(name)
+            text = None if _is_opaque(self.variables.get(name, value)) else self._text(name)
             start = word.start if begin is None else begin
             self.exported[name] = EnvSetting(
-                name, value, self.source.place(word.start), self.source, start, word.end
+                name, text, self.source.place(word.start), self.source, start, word.end
             )
 
     def _text(self, name: str) -> str:
-        return "".join(char for char, _ in self.variables[name])
+        return "".join(char for piece in self.variables[name] for char, _ in piece.chars)
 
     def export(self, name: str, offset: int) -> None:
         """Mark a variable as seen by the commands that follow."""
         if name in self.variables:
-            value = None if any(map(_is_opaque, self.variables[name])) else self._text(name)
+            value = None if _is_opaque(self.variables[name]) else self._text(name)
             self.exported[name] = EnvSetting(name, value, self.source.place(offset))
 
     def setting(self, word: RawWord) -> EnvSetting | None:
@@ -99,28 +95,25 @@ class Shell(msgspec.Struct):
         match = ASSIGNMENT.match(word.literal)
         if match is None or word.array is not None:
             return None
-        chars, opaque = self._value(word, match.end())
-        value = None if opaque else "".join(c for c, _ in chars)
+        value = self._value(word, match.end())
+        text = None if _is_opaque(value) else "".join(map(_known, value))
         name, place = match.group().rstrip("=").rstrip("+"), self.source.place(word.start)
-        return EnvSetting(name, value, place, self.source, word.start, word.end)
+        return EnvSetting(name, text, place, self.source, word.start, word.end)
 
-    def _value(self, word: RawWord, skip: int) -> tuple[list[Char], bool]:
+    def _value(self, word: RawWord, skip: int) -> Value:
         first = word.pieces[0]
         pieces = [Piece("text", first.chars[skip:], quoted=first.quoted), *word.pieces[1:]]
-        chars: list[Char] = []
-        opaque = False
-        for piece in pieces:
-            expanded = self._expand_piece(piece)
-            opaque = opaque or expanded is None
-            chars += [(c, -1 - at) for c, at in piece.chars] if expanded is None else expanded
-        return chars, opaque or any(map(_is_opaque, chars))
+        return [part for piece in pieces for part in self._parts(piece)]
 
-    def _expand_piece(self, piece: Piece) -> list[Char] | None:
-        if piece.kind == "text":
-            return piece.chars
-        if piece.kind == "opaque":
-            return None
-        return self.variables.get(piece.name, piece.default)
+    def _parts(self, piece: Piece) -> Value:
+        """What a piece of a word becomes: a variable its value or its default, where one of them is known."""
+        if piece.kind != "variable":
+            return [piece]
+        if piece.name in self.variables:
+            return self.variables[piece.name]
+        if piece.default is not None:
+            return [Piece("text", piece.default)]
+        return [Piece("opaque", piece.chars)]
 
     def expand(self, word: RawWord, style: Literal["shell", "item", "expanded"] = "shell") -> list[Word]:
         """The words that this raw word becomes: none, one, or several when a variable splits."""
@@ -139,22 +132,20 @@ class Shell(msgspec.Struct):
         opaque = [False]
         started = [False]
         for piece in word.pieces:
-            expanded = self._expand_piece(piece)
-            if expanded is None:
-                fields[-1] += piece.chars
-                opaque[-1] = started[-1] = True
-                continue
-            for char in expanded:
-                if _is_opaque(char):
-                    opaque[-1], char = True, (char[0], -1 - char[1])
-                elif piece.kind == "variable" and not piece.quoted and char[0] in " \t\n":
-                    if started[-1]:
+            splits = piece.kind == "variable" and not piece.quoted
+            for part in self._parts(piece):
+                if part.kind == "opaque":
+                    fields[-1] += part.chars
+                    opaque[-1] = started[-1] = True
+                    continue
+                for char in part.chars:
+                    if not (splits and char[0] in " \t\n"):
+                        fields[-1].append(char)
+                        started[-1] = True
+                    elif started[-1]:
                         fields.append([])
                         opaque.append(False)
                         started.append(False)
-                    continue
-                fields[-1].append(char)
-                started[-1] = True
             if piece.quoted:
                 started[-1] = True
         words = []
@@ -175,3 +166,11 @@ class Shell(msgspec.Struct):
         self, text: str, start: int, end: int, opaque: bool, style: Literal["shell", "item", "expanded"]
     ) -> Word:
         return Word(text, self.source.place(start), self.source, start, end, opaque, style)
+
+
+def _known(piece: Piece) -> str:
+    return "".join(char for char, _ in piece.chars) if piece.kind == "text" else ""
+
+
+def _is_opaque(value: Value) -> bool:
+    return any(piece.kind == "opaque" for piece in value)

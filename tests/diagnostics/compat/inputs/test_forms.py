@@ -274,6 +274,32 @@ def test_branches_of_a_script() -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ('A="1 $(f) 2"', [("1", False), ("$(f)", True), ("2", False)]),
+        ('A="x$(f) "; A+=2', [("x$(f)", True), ("2", False)]),
+        ("A=$(f)", [("$A", True)]),
+        ('A="${B:-""}"', []),
+        ("if x; then A=3; fi", [("3", False)]),
+        ("if x; then A=3; else A=4; fi", [("$A", True)]),
+        ("A=3; if x; then A=$(f); fi", [("$A", True)]),
+        ('if x; then A="-q 3"; else A="-q 4"; fi', [("-q", False), ("4", False)]),
+    ],
+)
+def test_what_is_known_of_a_variable(script: str, expected: list[tuple[str, bool]]) -> None:
+    text = f"{script}\nvllm serve m $A --port 1\n"
+    found = one(text, "a.sh").words[1:-2]
+    assert [(word.text, word.opaque) for word in found] == expected
+    assert all(word.text in text[word.start : word.end] for word in found)
+    assert all(word.conditional for word in found if script.startswith("if") and not word.opaque)
+
+
+def test_a_variable_with_an_unknown_part_is_exported_unknown() -> None:
+    found = one('A="x$(f)"\nexport A\nA+=y\nexport B="${C:-""}"\nvllm serve m\n', "a.sh")
+    assert {name: setting.value for name, setting in found.env.items()} == {"A": None, "B": ""}
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "name: x\nmodel: {path: m}\nbackend: {type: vllm}\nresources: {gpus: 8}\n",
