@@ -102,6 +102,30 @@ class Result(msgspec.Struct, frozen=True):
         }
 
 
+def no_such(
+    message: str,
+    place: Place,
+    flags: tuple[str, ...],
+    *,
+    fix: str | None,
+    evidence: str,
+    edits: tuple[Edit, ...] = (),
+) -> Finding:
+    """FL-01: a name that no option has, so that the release does not start."""
+    return Finding(
+        "FL-01",
+        "error",
+        "unknown",
+        message,
+        place,
+        flags,
+        fix=fix,
+        evidence=evidence,
+        stops=True,
+        edits=edits,
+    )
+
+
 def at_or_above(findings: Sequence[Finding], level: Severity) -> list[Finding]:
     """The findings whose severity is `level` or worse."""
     floor = SEVERITIES.index(level)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..inputs.base import Word
 from ..parsing.parser import Misuse, Use
 from ..releases.table import Flag
 from .context import Context
-from .findings import Edit, Finding
+from .findings import Edit, Finding, no_such
 from .remedies import remedy
 
 
@@ -21,48 +23,28 @@ def misnamed(context: Context, given: Use | Misuse) -> bool:
 def keyword(context: Context, given: Use | Misuse, flag: Flag) -> Finding:
     """Another spelling of an option, as a keyword."""
     key = given.spelled.lstrip("-").replace("-", "_")
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"The engine's classes have no argument {key} at {context.target}: only the command line takes it, "
-        f"for {flag.dest}.",
-        place=given.option.place,
-        flags=(flag.name,),
-        fix=f"Give {flag.dest}.",
-        evidence=f"{context.target} {flag.evidence}",
-        stops=True,
-    )
+    told = f"have no argument {key} at {context.target}: only the command line takes it, for {flag.dest}"
+    return _refused(context, given, flag, told, f"Give {flag.dest}.")
 
 
 def server_only(context: Context, use: Use) -> Finding:
     """An option of the HTTP server, given to the engine as a keyword that it does not take, or no longer takes."""
-    name = use.flag.name
-    gone = context.options.leaves_engine(name, context.target)
-    if gone is not None:
-        change = context.changes.options.get(name)
-        why = f": {change.why}" if change else ""
-        fix, edits = remedy(context, change, use) if change else ("Delete it.", (Edit("unset", name),))
-        return Finding(
-            code="FL-02",
-            severity="error",
-            change="removed",
-            message=f"The engine's classes take {use.flag.dest} no more from {gone} on{why}.",
-            place=use.option.place,
-            flags=(name,),
-            fix=fix,
-            evidence=f"{context.target} {use.flag.evidence}: an option of the server alone",
-            stops=True,
-            edits=edits,
-        )
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"{use.flag.dest} sets the HTTP server; the engine's classes have no such argument at {context.target}.",
-        place=use.option.place,
-        flags=(use.flag.name,),
-        fix=f"Delete it, or start `vllm serve` with {use.flag.name}.",
-        evidence=f"{context.target} {use.flag.evidence}",
-        stops=True,
+    flag = use.flag
+    gone = context.options.leaves_engine(flag.name, context.target)
+    if gone is None:
+        told = f"have no argument {flag.dest} at {context.target}: it sets the HTTP server"
+        return _refused(context, use, flag, told, f"Delete it, or start `vllm serve` with {flag.name}.")
+    change = context.changes.options.get(flag.name)
+    why = f": {change.why}" if change else ""
+    fix, edits = remedy(context, change, use) if change else ("Delete it.", (Edit("unset", flag.name),))
+    refused = _refused(context, use, flag, f"take {flag.dest} no more from {gone} on{why}", fix)
+    evidence = f"{refused.evidence}: an option of the server alone"
+    return msgspec.structs.replace(refused, code="FL-02", change="removed", evidence=evidence, edits=edits)
+
+
+def _refused(context: Context, given: Use | Misuse, flag: Flag, told: str, fix: str) -> Finding:
+    """A keyword that the engine's classes do not take."""
+    evidence = f"{context.target} {flag.evidence}"
+    return no_such(
+        f"The engine's classes {told}.", given.option.place, (flag.name,), fix=fix, evidence=evidence
     )

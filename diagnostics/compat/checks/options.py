@@ -15,7 +15,7 @@ from ..releases.table import Flag
 from ..releases.versions import Version, parse
 from .bounds import bound_findings
 from .context import Context
-from .findings import Edit, Finding
+from .findings import Edit, Finding, no_such
 from .keywords import keyword, misnamed, server_only
 from .remedies import head, remedy
 from .values import (
@@ -95,17 +95,13 @@ def _extension(context: Context, misuse: Misuse, extended: list[str]) -> Finding
     """The switch of a project that extends the server's command, whose other options are its own affair."""
     project = context.changes.extensions[misuse.spelled]
     others = ", ".join(name for name in extended if name not in context.changes.extensions)
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"{misuse.spelled} is an option of {project}, which extends the server's command; {context.engine} "
+    return no_such(
+        f"{misuse.spelled} is an option of {project}, which extends the server's command; {context.engine} "
         f"{context.target} alone does not start with it." + (f" Not checked: {others}." if others else ""),
-        place=misuse.option.place,
-        flags=tuple(dict.fromkeys(extended)),
+        misuse.option.place,
+        tuple(dict.fromkeys(extended)),
         fix=f"Install {project} in the release that goes with {context.target}.",
         evidence=f"{context.target} flag table",
-        stops=True,
     )
 
 
@@ -214,16 +210,12 @@ def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
     meant = context.changes.synonyms.get(spelled)
     near = meant if meant in context.table.spellings() else nearest(spelled, context.table.spellings())
     hint = f"Did you mean {near}?" if near else None
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"{spelled} is no option of {context.engine} {context.target}, nor of any release with a table.",
-        place=misuse.option.place,
-        flags=(spelled,),
+    return no_such(
+        f"{spelled} is no option of {context.engine} {context.target}, nor of any release with a table.",
+        misuse.option.place,
+        (spelled,),
         fix=hint,
         evidence=f"{context.target} flag table",
-        stops=True,
         edits=(Edit("rename", spelled, near, safe=False),) if near else (),
     )
 
@@ -231,17 +223,12 @@ def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
 def _no_negative(context: Context, misuse: Misuse, flag: Flag, spelled: str) -> Finding:
     """`--no-x` of an option that only `--x` is a spelling of."""
     off = flag.kind == "store_true"
-    return Finding(
-        code="FL-01",
-        severity="error",
-        change="unknown",
-        message=f"{flag.name} has no {spelled} at {context.target}"
-        + ("; it is off unless given." if off else "."),
-        place=misuse.option.place,
-        flags=(spelled, flag.name),
+    return no_such(
+        f"{flag.name} has no {spelled} at {context.target}" + ("; it is off unless given." if off else "."),
+        misuse.option.place,
+        (spelled, flag.name),
         fix="Delete it." if off else f"Delete it, or give {flag.name} a value.",
         evidence=f"{context.target} {flag.evidence}",
-        stops=True,
         edits=(Edit("unset", spelled, safe=False),) if off else (),
     )
 

@@ -14,7 +14,7 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def render(results: Sequence[Result], width: int = 100) -> str:
-    """Every result, then one line that counts them, in lines of so many columns; a place and its evidence stay whole."""
+    """Every result, then one line that counts them. Sentences are folded to `width` columns; headings and words are not."""
     blocks = [_result(result, width) for result in results]
     return "\n\n".join(
         [*blocks, "\n".join([summary(results), *_wrapped(" ".join(hints(results)), width, 0)])]

@@ -43,3 +43,24 @@ def test_what_a_variable_may_give_is_not_missing(words: str, starts: bool | None
     (result,) = check_all(read_command(text), targets=["0.33.0"])
     assert result.starts is starts, result.findings
     assert result.depends_on == (("$EXTRA",) if starts is None else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "code", "told"),
+    [
+        ("host", "0.33.0", "FL-01", "have no argument host at 0.33.0: it sets the HTTP server"),
+        (
+            "tensor_parallel",
+            "0.33.0",
+            "FL-01",
+            "have no argument tensor_parallel at 0.33.0: only the command line",
+        ),
+        ("disable_log_requests", "0.11.0", "FL-02", "take disable_log_requests no more from "),
+    ],
+)
+def test_a_refused_keyword_says_whose_it_is(name: str, target: str, code: str, told: str) -> None:
+    (result,) = check_all(read_text(SCRIPT.format(name, "'x'"), "serve.py"), targets=[target])
+    (finding,) = [finding for finding in result.findings if finding.stops]
+    assert (finding.code, finding.severity, finding.place.line) == (code, "error", 2)
+    assert told in finding.message
+    assert finding.evidence
