@@ -40,6 +40,7 @@ class ModelShape:
     num_linear_layers: int = 0  # layers that keep a fixed state and no KV cache
     kv_lora_rank: int = 0  # latent attention (MLA) caches this and `rope_head_dim`; 0 is ordinary attention
     rope_head_dim: int = 0
+    caches_latent: bool = True  # of latent attention; False where keys and values of every head are cached
     num_experts: int = 0  # 0 is dense
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
@@ -240,8 +241,7 @@ def _attention_gemms(shape: ModelShape, tp: int) -> list[Gemm]:
         ]
     text = shape.raw.get("text_config", shape.raw)  # latent attention: DeepSeek-V2 report, section 2.1
     rank, rope = shape.kv_lora_rank, shape.rope_head_dim
-    nope = int(text.get("qk_nope_head_dim") or shape.head_dim)
-    value = int(text.get("v_head_dim") or shape.head_dim)
+    nope, value = latent_head_dims(shape)
     query = int(text.get("q_lora_rank") or 0)
     return [
         Gemm("kv_a", rank + rope + query, hidden, layers),
@@ -249,6 +249,13 @@ def _attention_gemms(shape: ModelShape, tp: int) -> list[Gemm]:
         Gemm("kv_b", heads * (nope + value), rank, layers),
         Gemm("o", hidden, heads * value, layers),
     ]
+
+
+def latent_head_dims(shape: ModelShape) -> tuple[int, int]:
+    """Of latent attention: sizes of a head's key without its rotated part, and of its value."""
+    text = shape.raw.get("text_config", shape.raw)
+    nope, value = (int(text.get(key) or shape.head_dim) for key in ("qk_nope_head_dim", "v_head_dim"))
+    return nope, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +374,7 @@ def resolve_kv_dtype(shape: ModelShape, kv_cache_dtype: str, dtype: str | None =
 
 def kv_bytes_per_token_per_layer(shape: ModelShape, kv_dtype: str, tensor_parallel_size: int = 1) -> float:
     """Key and value bytes of one token in one layer on one device; KV heads below the parallel size are copied."""
-    if shape.kv_lora_rank:
+    if shape.kv_lora_rank and shape.caches_latent:
         return (shape.kv_lora_rank + shape.rope_head_dim) * dtype_bytes(kv_dtype)
     heads = max(1, shape.num_kv_heads // tensor_parallel_size)
     return 2 * heads * shape.head_dim * dtype_bytes(kv_dtype)

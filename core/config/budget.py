@@ -15,6 +15,7 @@ from ..memory import (
     row_state_bytes,
 )
 from ..memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA
+from ..served import served_shape
 from ..shape import ModelShape
 from .hardware import Hardware
 from .resolve import Resolved
@@ -75,7 +76,8 @@ def required(config: ServeConfig, name: str) -> int:
 
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
-    """Where the memory of this device goes under a configuration. Raises ModelError for unknown types."""
+    """Where this engine puts the memory of a device under a configuration. Raises ModelError for unknown types."""
+    shape = served_shape(shape)
     device = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes)
     settings = memory_settings(resolved.config, shape, hardware.kind)
     return memory_budget(shape, device, settings, rule_of(hardware.kind))

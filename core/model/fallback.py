@@ -119,8 +119,8 @@ def _read(folder: Path, dtype: torch.dtype) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "output_loading_info": True}
-    config = dense_config(folder)
-    if config is None:
+    config, packed = dense_config(folder)
+    if not packed:
         return AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
     weights = mxfp4.dense_weights(open_weights(folder), dtype)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]

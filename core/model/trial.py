@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import torch
 
 from ..errors import ModelError
 from ..rope_scaling import rope_kind, rope_of
-from ..shape import ModelShape
+from ..served import served_shape
+from ..shape import ModelShape, shape_from_config
 from . import mxfp4
 from .plugged_attention import AskedLayer, plug_into, register
 
@@ -33,11 +35,12 @@ def fallback_shape(folder: Path) -> ModelShape:
 
     Figures that only arithmetic about memory needs (the feed-forward size) come from the configuration.
     """
-    config = dense_config(folder) or _config(folder)
+    config, _ = dense_config(folder)
     text = config.get_text_config()
     raw = text.to_dict()  # before the trial run, which sets a type of its own
     name = f"{folder.name}: {config.model_type}"
     _refuse_other_layers(name, text)
+    _fix_angles(text)
     with _without_weights(), torch.inference_mode():
         model = _from_config(name, config)
         step = plug_into(model)
@@ -82,14 +85,14 @@ def _config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"{folder}: transformers cannot read its configuration: {error}") from error
 
 
-def dense_config(folder: Path) -> PretrainedConfig | None:
-    """The configuration of a checkpoint in MXFP4 without a word of that; None for others. Raises ModelError."""
+def dense_config(folder: Path) -> tuple[PretrainedConfig, bool]:
+    """The configuration of a checkpoint, and whether it is in MXFP4, of which it then says no word. Raises ModelError."""
     config = _config(folder)
     stored = getattr(config, "quantization_config", None)
-    if not isinstance(stored, dict) or stored.get("quant_method") != mxfp4.METHOD:
-        return None
-    del config.quantization_config
-    return config
+    packed = isinstance(stored, dict) and stored.get("quant_method") == mxfp4.METHOD
+    if packed:
+        del config.quantization_config
+    return config, packed
 
 
 def _from_config(name: str, config: PretrainedConfig) -> PreTrainedModel:
@@ -115,15 +118,19 @@ def _refuse_other_layers(name: str, text: PretrainedConfig) -> None:
             f"{name} is not supported: it has layers of kinds {', '.join(map(str, other))}; "
             f"the paged cache holds keys and values of {', '.join(sorted(_ATTENTION))} alone"
         )
-    if rope_kind(rope_of(text.to_dict())[1] or {}) == "dynamic":
-        raise ModelError(
-            f"{name} is not supported: its rope scaling (dynamic) changes with what else is in a batch"
-        )
     sparse = next((key for key in _SPARSE if getattr(text, key, None)), None)
     if sparse:
         raise ModelError(
             f"{name} is not supported: its attention is sparse ({sparse}), which paged attention lacks"
         )
+
+
+def _fix_angles(text: PretrainedConfig) -> None:
+    """Takes out scaling whose course depends on positions, which have no values here: no size depends on it."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    for part in (rope, *(part for part in rope.values() if isinstance(part, dict))):
+        if rope_kind(part) == "dynamic":
+            part["rope_type"] = "default"
 
 
 def _common_layer(name: str, layers: dict[int, AskedLayer], count: object) -> AskedLayer:
@@ -167,25 +174,31 @@ def _shape(
         return default
 
     ends = raw.get("eos_token_id")
-    hidden = number("hidden_size")
+    seen: dict[str, Any] = {
+        "architecture": type(model).__name__,
+        "num_layers": layers,
+        "num_kv_heads": layer.kv_heads,
+        "head_dim": layer.head_dim,
+        "vocab_size": int(model.get_output_embeddings().weight.shape[0]),  # pyright: ignore
+        "dtype": str(raw.get("dtype") or "float32").removeprefix("torch."),
+        "eos_token_ids": tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),),
+    }
+    try:
+        return replace(served_shape(shape_from_config(raw, name)), **seen)
+    except ModelError:  # keys of another family
+        hidden = number("hidden_size")
     theta, scaling = rope_of(raw)
     return ModelShape(
         name=name,
-        architecture=type(model).__name__,
         hidden_size=hidden,
-        num_layers=layers,
         num_heads=number("num_attention_heads"),
-        num_kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
         intermediate_size=number("intermediate_size", number("ffn_dim", number("n_inner", 4 * hidden))),
-        vocab_size=int(model.get_output_embeddings().weight.shape[0]),  # pyright: ignore
         max_position_embeddings=number("max_position_embeddings", 2048),
         rope_theta=theta,
         rope_scaling=scaling,
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        dtype=str(raw.get("dtype") or "float32").removeprefix("torch."),
-        eos_token_ids=tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),),
         raw=raw,
+        **seen,
     )
 
 

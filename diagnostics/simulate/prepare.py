@@ -28,6 +28,7 @@ from ...core.memory import (
 )
 from ...core.model_sheets import shape_named
 from ...core.schedule.scheduler import SchedulerParams
+from ...core.served import served_shape
 from ...core.shape import ModelShape
 from ...core.workload import Workload
 from ..cost.hardware import HardwareSheet
@@ -226,6 +227,8 @@ def prepare(
     """
     engine, targets = engine or EngineKind(), targets or Targets()
     shape = shape or shape_named(loaded.config.model)
+    if engine.name == "camshaft":
+        shape = served_shape(shape)
     entries = {**loaded.entries, **loaded.foreign}
     assumptions = list(
         unmodelled(name for name, entry in entries.items() if entry.value not in (None, False))

@@ -1,0 +1,25 @@
+"""A model's shape as this engine holds it, where that is not how its checkpoint or another engine does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .quantization import stored_quantization
+from .shape import ModelShape, latent_head_dims
+
+
+def served_shape(shape: ModelShape) -> ModelShape:
+    """The shape that predicts this engine's memory. Raises ModelError for an unknown storage scheme.
+
+    Weights in MXFP4 or of a GGUF file are multiplied out to the model's dtype when they are read, and latent
+    attention caches the keys and values of every head, each as wide as the wider of the two.
+    """
+    stored = stored_quantization(shape.raw)
+    if stored.name == "mxfp4" or stored.embeddings:
+        raw = {key: value for key, value in shape.raw.items() if key != "quantization_config"}
+        shape = replace(shape, quantization=None, raw=raw)
+    if shape.kv_lora_rank and shape.caches_latent:
+        nope, value = latent_head_dims(shape)
+        width = max(nope + shape.rope_head_dim, value)
+        shape = replace(shape, caches_latent=False, num_kv_heads=shape.num_heads, head_dim=width)
+    return shape
