@@ -19,7 +19,7 @@ from ..cost.speculation import SpeculativeCost, tokens_per_step
 from ..simulate import Prepared
 from .model import Limit
 
-MOST_REQUESTS = 1024  # of the load, whose lengths stand for all
+READ_REQUESTS = 1024  # of the load, whose lengths stand for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Work:
 
 def work_of(workload: Workload, reuses_prefixes: bool) -> Work:
     """The work of the load's first requests."""
-    requests = list(islice(workload.requests(), MOST_REQUESTS))
+    requests = list(islice(workload.requests(), READ_REQUESTS))
     owners: dict[int, set[int]] = defaultdict(set)
     for request in requests:
         for segment in request.segments:

@@ -8,7 +8,7 @@ from math import log
 
 from ..results import Result
 from ..simulate import Replay
-from .model import Bottleneck, Confidence, Limit, Proof, Verdict, Worth
+from .model import Confidence, Limit, Proof, Verdict, Worth
 from .prove import REMEDY, WORTH, beyond_chance
 from .situation import Situation
 from .unexplained import FAR, unexplained
@@ -82,10 +82,17 @@ def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidenc
     return bool(told) and best.gain < log(FAR) and unexplained(situation, seen.result) is not None
 
 
-def judged(situation: Situation, proofs: Sequence[Proof], seen: Result) -> list[Proof]:
+def judged(
+    situation: Situation, proofs: Sequence[Proof], seen: Result, limits: Sequence[Limit]
+) -> list[Proof]:
     """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
     overloaded = _overloaded(situation, seen)
-    return [replace(proof, worth=_worth(situation, proof, overloaded)) for proof in proofs]
+    found = [replace(proof, worth=_worth(situation, proof, overloaded)) for proof in proofs]
+    if _unreachable(situation, limits) is None:
+        return found
+    return [
+        replace(p, worth="gains, and the target stays out of reach") if p.gain > WORTH else p for p in found
+    ]
 
 
 def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
@@ -149,25 +156,30 @@ def _overloaded(situation: Situation, result: Result) -> bool:
     return open_loop and result.saturated
 
 
-def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: Confidence) -> Verdict | None:
-    """A target that the device cannot meet even with one sequence."""
+def _unreachable(situation: Situation, limits: Sequence[Limit]) -> tuple[float, Limit] | None:
+    """A target that the device cannot meet even with one sequence, and the floor above it."""
     floors = {limit.name: limit for limit in limits}
     for name, target in (
         ("tpot_floor_ms", situation.targets.tpot_ms),
         ("tpot_floor_ms", situation.targets.itl_ms),
         ("ttft_floor_ms", situation.targets.ttft_ms),
     ):
-        floor = floors.get(name)
-        if floor is None or target is None or target >= floor.value:
-            continue
-        bottleneck: Bottleneck = "weight_bandwidth" if name == "tpot_floor_ms" else "compute"
-        return Verdict(
-            bottleneck=bottleneck,
-            why=f"the target of {target:g} ms is below what the device can do: {floor.why} takes {floor.value:.1f} ms with "
-            "nothing else running. More or faster devices, a smaller model or smaller weights are needed",
-            confidence=confidence,
-        )
+        if (floor := floors.get(name)) is not None and target is not None and target < floor.value:
+            return target, floor
     return None
+
+
+def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: Confidence) -> Verdict | None:
+    found = _unreachable(situation, limits)
+    if found is None:
+        return None
+    target, floor = found
+    return Verdict(
+        bottleneck="weight_bandwidth" if floor.name == "tpot_floor_ms" else "compute",
+        why=f"the target of {target:g} ms is below what the device can do: {floor.why}, takes {floor.value:.1f} ms with "
+        "nothing else running. More or faster devices, a smaller model or smaller weights are needed",
+        confidence=confidence,
+    )
 
 
 def _offered_load(

@@ -29,7 +29,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
             "tpot_floor_ms",
             _fastest(cost, context),
             "ms",
-            f"one decode step, which reads {read / GIB:.1f} GiB of weights: all but most of the embedding table",
+            f"one decode step, which reads {read / GIB:.1f} GiB of weights: all except most rows of the embedding table",
         ),
         _first_token_floor(target, prepared, workload),
         *_weights_read(prepared, read, alone.total),

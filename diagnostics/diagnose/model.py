@@ -32,7 +32,7 @@ Default = Literal["paged_kv", "continuous_batching", "chunked_prefill", "none"]
 # What a replayed turn is to whoever asks; only the first is a remedy.
 Worth = Literal[
     "gains", "gains a little", "gains one thing for another", "gains, and the load stays above capacity",
-    "gains, and as many requests miss the targets",
+    "gains, and as many requests miss the targets", "gains, and the target stays out of reach",
     "nothing to gain", "loses",
 ]  # fmt: skip
 Confidence = Literal["measured", "simulated", "fitted", "thin"]

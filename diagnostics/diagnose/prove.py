@@ -156,12 +156,15 @@ def predicted(
     one, other = figures(before, widest), figures(after, widest)
     if not (before.preemptions or after.preemptions):
         del one["preemptions"]
-    return {name: _change(value, other[name], band_percent) for name, value in one.items() if name in other}
+    return {
+        name: _change(name, value, other[name], band_percent) for name, value in one.items() if name in other
+    }
 
 
-def _change(before: float, after: float, band_percent: float) -> Change:
+def _change(name: str, before: float, after: float, band_percent: float) -> Change:
     spread = abs(after) * band_percent / 100
-    return Change(before=before, after=after, low=max(0.0, after - spread), high=after + spread)
+    most = 1.0 if name == "good_share" else math.inf
+    return Change(before=before, after=after, low=max(0.0, after - spread), high=min(most, after + spread))
 
 
 def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | None:

@@ -14,8 +14,8 @@ from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
 from .fitted_cost import FittedCost
 
-FEWEST_REQUESTS = 60  # of a load that is replayed at a low rate, which takes many steps
-MOST_REQUESTS = 1500
+FEWEST_OF_A_SHARE = 60  # of a load that is replayed at a low rate, which takes many steps
+MOST_OF_A_SHARE = 1500
 
 
 class Rig(Protocol):
@@ -138,7 +138,7 @@ class FittedRig:
 
 def _slower(workload: Workload, rate_per_s: float) -> Workload:
     """A minute of arrivals, and enough of them to tell a share of good ones; of a trace no more than it has."""
-    wanted = min(MOST_REQUESTS, max(FEWEST_REQUESTS, int(60 * rate_per_s)))
+    wanted = min(MOST_OF_A_SHARE, max(FEWEST_OF_A_SHARE, int(60 * rate_per_s)))
     enough = workload.trace is not None and workload.count <= wanted
     return (workload if enough else workload.first(wanted)).at_rate(rate_per_s)
 

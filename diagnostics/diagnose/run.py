@@ -31,7 +31,7 @@ from .model import Confidence, Limit, Proof, Report, Verdict
 from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
-from .servers import Servers, servers_for
+from .servers import Servers, servers_for, settles
 from .situation import Situation, measured_kv_tokens
 from .subject import Subject, placed
 from .turns import turns
@@ -120,14 +120,14 @@ def _replayed(
     ]
     unique = {repr(sorted(p.turned.items())): p for p in reversed(possible)}
     objective = Objective.of(situation, seen.result)
-    proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result))
+    proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result, limits))
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
     pair = best_pair(rig, proofs, objective)
     chosen = next(
         (p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None
     )
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
-    told = [*judged(situation, [pair] if pair else [], seen.result), *others[:MOST_ALTERNATIVES]]
+    told = [*judged(situation, [pair] if pair else [], seen.result, limits), *others[:MOST_ALTERNATIVES]]
     tried = chosen or (_runner_up(verdict, proofs) if seen.result.targets.any else None)
     ends = play_ends(rig, tried.proposal.turned if tried else None)
     verdict = _within_error(rig, verdict, tried, ends, objective)
@@ -175,14 +175,15 @@ def _servers(
 ) -> Servers | None:
     """How many servers the rate needs, where one does not keep up or keeps no targets even with the knob turned."""
     rate = situation.rate_per_s
-    seen = rig.play({}).result if chosen is None else chosen.after
-    enough = not seen.saturated and (seen.keeps_targets or not seen.targets.any)
     if not rate or situation.evidence.hint("concurrency") or verdict.confidence == "thin":
         return None
+    as_it_is = rig.play({})
+    seen = as_it_is if chosen is None or chosen.replay is None else chosen.replay
+    enough = settles(seen) and (seen.result.keeps_targets or not seen.result.targets.any)
     if verdict.bottleneck != "offered_load" and (enough or (chosen is None and verdict.bottleneck != "none")):
         return None
     done = situation.figure("completed_per_s") or rate
-    piles_up = verdict.bottleneck == "offered_load" or rig.play({}).result.saturated
+    piles_up = verdict.bottleneck == "offered_load" or not settles(as_it_is)
     return servers_for(rig, rate, proofs, max(2 if piles_up else 1, math.ceil(rate / done)))
 
 

@@ -41,23 +41,26 @@ class Servers:
         }
 
     def sentence(self) -> str:
-        """`6 such servers keep up; 120 keep the SLO, 24 with max_num_batched_tokens 256`."""
-        text = f"{_counted(self.keep_up, self.rate_per_s)} keep up"
+        """`6 such servers (10/s each) keep up; 120 (0.5/s each) keep the SLO, 24 (2.5/s each) with max_num_seqs 8, by...`."""
+        if self.keep_up is None:
+            text = "no number of such servers would keep up"
+        elif self.keep_up == 1:
+            text = "1 such server keeps up"
+        else:
+            text = f"{self._shared(self.keep_up, ' such servers')} keep up"
         if self.targets:
-            kept = "no number of them keeps" if self.keep_targets is None else f"{self.keep_targets:,} keep"
-            each = "" if self.keep_targets is None else f" ({self.rate_per_s / self.keep_targets:.3g}/s each)"
-            text += f"; {kept} the SLO{each}"
+            kept = (
+                f"{self._shared(self.keep_targets)} keep" if self.keep_targets else "no number of them keeps"
+            )
+            text += f"; {kept} the SLO"
         if self.turned is not None and self.turned_servers is not None:
-            each = f"{self.rate_per_s / self.turned_servers:.3g}/s each"
-            text += f", {self.turned_servers:,} with {self.turned.knob} {self.turned.after} ({each})"
+            text += f", {self._shared(self.turned_servers)} with {self.turned.knob} {self.turned.after}"
         return f"{text}, by replays of equal shares of the load"
 
-
-def _counted(servers: int | None, rate_per_s: float) -> str:
-    if servers is None:
-        return "no number of such servers would"
-    each = f"{rate_per_s / servers:.3g}/s each"
-    return f"{servers:,} such server{'s' if servers > 1 else ''} ({each})"
+    def _shared(self, servers: int, noun: str = "") -> str:
+        """A number of servers and the part of the rate that each has; one has it all."""
+        each = f" ({self.rate_per_s / servers:.3g}/s each)" if servers > 1 else ""
+        return f"{servers:,}{noun}{each}"
 
 
 def servers_for(rig: Rig, rate_per_s: float, proofs: Sequence[Proof], at_least: int = 1) -> Servers | None:
@@ -99,7 +102,7 @@ def _searched(shares: _Shares, proofs: Sequence[Proof], at_least: int) -> Server
         return holds
 
     targets = proofs[0].before.targets if proofs else shares.play(at_least, {}).result.targets
-    enough = at_least if at_least == 1 else fewest(keeps_up({}), at_least)
+    enough = fewest(keeps_up({}), at_least)
     kept = fewest(keeps({}), max(2, enough or at_least)) if targets.any else None
     needed = kept if targets.any else enough
     best = _best_turn(shares, proofs, _too_few(at_least, needed))
@@ -151,11 +154,13 @@ def fewest(holds: Callable[[int], bool], at_least: int, known: int | None = None
 
     known: a number that holds.
     """
+    if at_least > MOST:
+        return None
     low, high = at_least - 1, known or at_least
     while known is None and not holds(high):
-        low, high = high, high * 2
-        if high > MOST:
+        if high == MOST:
             return None
+        low, high = high, min(2 * high, MOST)
     while high - low > max(1, math.floor(PRECISION * high)):
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

@@ -103,7 +103,7 @@ def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: floa
             evidence.figures += _plain(now, before, name, interval_s)
     done = _change(now, before, "vllm:request_success_total")
     if done is not None and 0 < done < FEW_REQUESTS:
-        evidence.notes.append(f"{_between(now, before)}: {done:g} requests ended: few to say anything by")
+        evidence.notes.append(f"{_between(now, before)}: {done:g} requests ended: too few to conclude from")
     _derive(evidence, now, before, interval_s)
     evidence.settings += _cache_settings(now)
     return evidence

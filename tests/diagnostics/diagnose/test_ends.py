@@ -9,13 +9,16 @@ from functools import cache
 
 import pytest
 
+from camshaft.core.config import load_config
 from camshaft.core.workload import load_workload
+from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
-from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends
+from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends, kept
 from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
+from camshaft.diagnostics.simulate import prepare
 
 
 @cache
@@ -80,7 +83,13 @@ def test_a_foreign_engine_without_a_release_says_which_one_is_assumed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "slo"), [("h100-8b", ""), ("h100-8b", "ttft=500ms,itl=54ms"), ("h100-70b", "")]
+    ("preset", "slo"),
+    [
+        ("h100-8b", ""),
+        ("h100-8b", "ttft=500ms,itl=54ms"),
+        ("h100-8b", "ttft=30ms,itl=20ms"),  # no prompt of this load comes in 30 ms
+        ("h100-70b", ""),
+    ],
 )
 def test_a_verdict_never_contradicts_its_table(preset: str, slo: str) -> None:
     report = _report(preset, slo)
@@ -149,6 +158,32 @@ def test_a_gain_that_one_end_of_the_error_lacks_is_within_it(faster_after: int, 
     assert change.before_range == (3.0, faster_before / 10)
     assert (change.low, change.high) == (min(faster_after, 240) / 10, 25.0)
     assert text.headline(told).endswith("simulated, within the error]") is lost
+
+
+def test_targets_missed_at_an_end_are_told_beside_a_gain_at_both() -> None:
+    """The turned replay keeps them, and with slower steps 77 % do: it gains there, and that is not enough."""
+    proposal = Proposal(bottleneck="token_budget", knob="k", before=1, after=2, why="w")
+    aim, before, after = Objective(), _result(50), _result(250)
+    proof = Proof(
+        proposal=proposal, before=before, after=after, gain=1.0, predicted=predicted(before, after, 8.0, aim)
+    )
+    verdict = Verdict(bottleneck="token_budget", knob="k", before=1, after=2, why="w", confidence="simulated")
+    ends = Ends(8.0, (_result(60), _result(30)), (_result(256), _result(198)))
+    told = at_the_ends(verdict, proof, ends, aim).at_the_ends
+    assert told.startswith("it gains at both ends")
+    assert "with all steps 8 % slower the SLO is missed (77.3% of the requests keep it)" in told
+    kept_at_both = Ends(8.0, ends.before, (_result(256), _result(244)))
+    assert "missed" not in at_the_ends(verdict, proof, kept_at_both, aim).at_the_ends
+
+
+def test_the_range_of_a_share_holds_the_share_itself() -> None:
+    """Steps of another length may move every share the same way, by chance."""
+    load = load_workload("chat").first(8).at_concurrency(4)
+    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
+    seen = replace(prepared.replay(load), result=_result(4))
+    told = kept(seen, Ends(8.0, (_result(12), _result(6))))
+    low, high = told["good_share_range"]
+    assert low <= told["good_share"] <= high
 
 
 def test_a_verdict_on_fitted_steps_is_replayed_at_both_ends_too() -> None:

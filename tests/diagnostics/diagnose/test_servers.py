@@ -10,7 +10,8 @@ from camshaft.core.config import load_config
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
-from camshaft.diagnostics.diagnose.servers import MOST, fewest, settles
+from camshaft.diagnostics.diagnose.rig import SimulatedRig
+from camshaft.diagnostics.diagnose.servers import MOST, Servers, fewest, servers_for, settles
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
 from camshaft.diagnostics.simulate import prepare
@@ -26,6 +27,20 @@ def test_a_large_number_is_enough_and_not_far_above() -> None:
     found = fewest(lambda servers: servers >= 777, 5)
     assert found is not None
     assert 777 <= found <= 777 * 1.12
+
+
+def test_up_to_the_most_servers_a_number_is_found_and_none_beyond() -> None:
+    found = fewest(lambda servers: servers >= 4000, 2100)
+    assert found is not None
+    assert 4000 <= found <= MOST
+    assert fewest(lambda _: True, MOST + 1) is None
+
+
+def test_the_sentence_counts_one_server_and_many() -> None:
+    assert Servers(60.0, 1).sentence() == "1 such server keeps up, by replays of equal shares of the load"
+    told = Servers(60.0, 6, 120, "ttft 1 s").sentence()
+    assert told.startswith("6 such servers (10/s each) keep up; 120 (0.5/s each) keep the SLO, by")
+    assert Servers(60.0, None).sentence().startswith("no number of such servers would keep up, by")
 
 
 def test_where_no_share_holds_there_is_no_number() -> None:
@@ -55,7 +70,7 @@ def test_servers_that_keep_up_and_that_keep_the_targets_are_told_apart() -> None
     assert 2 <= told["keep_up"] < told["keep_targets"]
     assert told["turned"]["max_num_batched_tokens"] < 2048
     assert told["turned"]["servers"] < told["keep_targets"]
-    assert f"{told['keep_targets']:,} keep the SLO" in report.verdict.why
+    assert f"{told['keep_targets']:,} (" in report.verdict.why
 
 
 def test_without_targets_servers_are_those_that_keep_up() -> None:
@@ -76,3 +91,14 @@ def test_requests_that_pile_up_among_those_that_run_are_seen(rate: float, settle
     load = load_workload("chat").first(240).at_rate(rate)
     prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
     assert settles(prepared.replay(load)) is settled
+
+
+def test_one_server_is_not_said_to_carry_what_piles_up() -> None:
+    """First tokens come in time at 20 a second, yet what runs grows to the end: the count begins at two."""
+    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
+    rig = SimulatedRig(prepared, load_workload("chat").first(240).at_rate(20.0))
+    assert not rig.play({}).result.saturated
+    found = servers_for(rig, 20.0, [])
+    assert found is not None
+    assert found.keep_up is not None
+    assert found.keep_up >= 2
