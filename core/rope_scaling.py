@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 CHANGING_ROPES = ("dynamic", "longrope")  # their angles depend on the longest sequence of a batch
+_LARGEST = 1e12
 _ROPE_NUMBERS = (
     "attention_factor",
     "beta_fast",
@@ -23,7 +23,7 @@ _ROPE_NUMBERS = (
 def rope_of(text: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
     """Base of the rotary embedding, and its scaling if there is one; of layers that differ, the first scaled ones'.
 
-    Raises ValueError or TypeError for a figure that is no number.
+    Raises ValueError or TypeError for a figure that is no number, or one that no model has.
     """
     rope = dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
     each = [dict(part) for part in rope.values() if isinstance(part, Mapping)] or [rope]
@@ -33,8 +33,10 @@ def rope_of(text: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
         found["original_max_position_embeddings"] = outside
     theta = float(found.get("rope_theta") or text.get("rope_theta") or 10000.0)
     numbers = {key: value for key, value in found.items() if key in _ROPE_NUMBERS and value is not None}
-    if any(isinstance(value, bool) or not math.isfinite(value) for value in numbers.values()):
-        raise ValueError(f"rope scaling {found}: numbers are needed for {', '.join(numbers)}")
+    if any(isinstance(value, bool) or not 0 <= value <= _LARGEST for value in numbers.values()):
+        raise ValueError(f"rope scaling {found}: numbers of 0 or more are needed for {', '.join(numbers)}")
+    if not 0 < theta <= _LARGEST:
+        raise ValueError(f"rope_theta is {theta}, a number above 0 is needed")
     return theta, found if rope_kind(found) else None
 
 

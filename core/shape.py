@@ -94,11 +94,11 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
     text = raw.get("text_config", raw)
     try:
         hidden, heads = _size(text, "hidden_size"), _size(text, "num_attention_heads")
-        architecture = (raw.get("architectures") or text.get("architectures") or [text["model_type"]])[0]
+        architecture = _architecture(raw, text)
         theta, scaling = rope_of(text)
-        return ModelShape(
+        shape = ModelShape(
             name=name or str(raw.get("_name_or_path", "")),
-            architecture=str(architecture),
+            architecture=architecture,
             hidden_size=hidden,
             num_layers=_size(text, "num_hidden_layers"),
             num_heads=heads,
@@ -135,10 +135,20 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             eos_token_ids=_ids(raw.get("eos_token_id", text.get("eos_token_id"))),
             raw=raw,
         )
+        _size({"longest_context": shape.longest_context}, "longest_context")
+        return shape
     except KeyError as error:
         raise ModelError(f"{name or 'config.json'}: the key {error} is missing") from error
     except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         raise ModelError(f"{name or 'config.json'}: unusable value: {error}") from error
+
+
+def _architecture(raw: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+    """The first name of `architectures`, or the model type. Raises KeyError or ValueError."""
+    names = raw.get("architectures") or text.get("architectures") or [text["model_type"]]
+    if not isinstance(names, list):
+        raise ValueError(f"architectures is {names!r}, a list of names is needed")
+    return str(names[0])
 
 
 def _size(text: Mapping[str, Any], key: str) -> int:
@@ -165,11 +175,13 @@ def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
             "num_linear_layers": sum(kind in ("linear_attention", "mamba") for kind in types),
         }
     layers = _size(text, "num_hidden_layers")
-    _count("max_window_layers", text.get("max_window_layers"))
+    full = _count("max_window_layers", text.get("max_window_layers"))  # the first so many have no window
+    pattern = _count(
+        "sliding_window_pattern", text.get("sliding_window_pattern")
+    )  # Gemma 3: each sixth is full
     if not text.get("sliding_window") or not text.get("use_sliding_window", True):
         return {}
-    pattern = int(text.get("sliding_window_pattern") or 0)  # Gemma 3: every sixth layer is full
-    return {"num_sliding_layers": layers - layers // pattern if pattern else layers}
+    return {"num_sliding_layers": layers - (layers // pattern if pattern else min(full, layers))}
 
 
 def _num_experts(text: Mapping[str, Any]) -> int:

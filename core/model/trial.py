@@ -187,7 +187,10 @@ def _shape(
         return replace(served_shape(shape_from_config(raw, name)), **seen)
     except ModelError:  # keys of another family
         hidden = number("hidden_size")
-    theta, scaling = rope_of(raw)
+    try:
+        theta, scaling = rope_of(raw)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{name}: {error}") from error
     return ModelShape(
         name=name,
         hidden_size=hidden,

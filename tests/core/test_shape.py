@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from parameters import parameters
 
 from camshaft.core.errors import ModelError
+from camshaft.core.model.layers import window_of
 from camshaft.core.model.registry import obstacle
 from camshaft.core.quantization import quantization_named, stored_quantization
 from camshaft.core.shape import (
+    LARGEST,
     dense_gemms,
     expert_gemms,
     kv_bytes_per_token,
@@ -254,7 +256,7 @@ KEYS = [
     "qk_rope_head_dim", "n_shared_experts", "first_k_dense_replace", "quantization_config", "text_config",
     "partial_rotary_factor", "attention_bias", "original_max_position_embeddings", "eos_token_id",
 ]  # fmt: skip
-NUMBERS = st.sampled_from([-1, 0, 1, 2.5, 64, 10**20, 1e308, float("inf")])
+NUMBERS = st.sampled_from([-5, -1, 0, 0.5, 1, 2.5, 64, 1e12, 10**20, 1e308, float("inf"), float("nan")])
 SCALING = st.fixed_dictionaries(
     {"rope_type": st.sampled_from(["yarn", "longrope", "dynamic", "linear", "x", 5])},
     optional={key: NUMBERS | st.text(max_size=3) for key in ("factor", "original_max_position_embeddings")},
@@ -274,12 +276,41 @@ VALUES = (
 )
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic", "original_max_position_embeddings": -5}}, "rope scaling"),
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "original_max_position_embeddings": 0.5}},
+            "longest_context",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e11}}, "longest_context"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": float("nan")}}, "rope scaling"),
+        ({"rope_theta": -1.0}, "rope_theta"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"sliding_window": 8, "sliding_window_pattern": -2}, "sliding_window_pattern"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+    ],
+)
+def test_a_value_that_no_model_has_is_refused_by_name(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ModelError, match=told):
+        shape_from_config(LLAMA_8B | changes)
+
+
+@pytest.mark.parametrize("full", [None, 0, 5, 40])
+def test_layers_that_slide_are_those_the_decoder_gives_a_window(full: int | None) -> None:
+    shape = shape_from_config(LLAMA_8B | {"sliding_window": 64, "max_window_layers": full})
+    assert shape.num_sliding_layers == sum(window_of(shape, layer) is not None for layer in range(32))
+
+
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
 def test_any_config_json_has_a_shape_or_is_refused(values: dict[str, Any]) -> None:
     with contextlib.suppress(ModelError):  # and no other error
         shape = shape_from_config(QWEN3_30B_A3B | values)
-        assert shape.longest_context > 0
+        assert 0 < shape.longest_context <= LARGEST
+        assert 0 < shape.rope_theta < float("inf")
+        assert 0 <= shape.num_sliding_layers <= shape.num_layers
         assert weight_bytes(shape).total > 0
         assert kv_bytes_per_token(shape, "bfloat16") >= 0
         assert obstacle(shape) is None or isinstance(obstacle(shape), str)
