@@ -131,5 +131,5 @@ def test_a_percentile_of_a_histogram_is_told_with_the_bucket_it_was_interpolated
 
 
 def test_few_requests_are_said_to_be_few() -> None:
-    assert any("4 requests ended: few" in note for note in metrics_evidence(parse(page(), "p")).notes)
+    assert any("4 requests ended: too few" in note for note in metrics_evidence(parse(page(), "p")).notes)
     assert not metrics_evidence(parse(page(done=40), "p")).notes
