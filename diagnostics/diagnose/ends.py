@@ -60,10 +60,22 @@ def at_the_ends(
     lost = [place for place, (before, after) in enumerate(pairs) if not _gains(proof, before, after, aim)]
     if not lost:
         told = f"it gains at both ends of the error too, all steps {ends.percent:g} % faster or slower"
-        return replace(verdict, predicted=ranged, at_the_ends=told)
+        return replace(verdict, predicted=ranged, at_the_ends=f"{told}{_missed(proof, ends)}")
     parts = [_lost(proof, ends.percent, place, pairs[place], aim, rig) for place in lost]
     told = f"this is within the error of the prediction: {'; '.join(parts)}"
-    return replace(verdict, predicted=ranged, at_the_ends=told, within_error=True)
+    return replace(verdict, predicted=ranged, at_the_ends=f"{told}{_missed(proof, ends)}", within_error=True)
+
+
+def _missed(proof: Proof, ends: Ends) -> str:
+    """That targets which the turned replay keeps are missed at an end of the error; empty where they are not."""
+    if ends.after is None or not proof.after.targets.any or not proof.after.keeps_targets:
+        return ""
+    parts = [
+        f"with all steps {ends.percent:g} % {name} the SLO is missed ({after.good_share:.1%} of the requests keep it)"
+        for name, after in zip(_ENDS, ends.after, strict=True)
+        if not after.keeps_targets
+    ]
+    return "".join(f"; {part}" for part in parts)
 
 
 def _gains(proof: Proof, before: Result, after: Result, aim: Objective) -> bool:
@@ -170,7 +182,7 @@ def kept(seen: Replay, ends: Ends | None) -> dict[str, Any]:
         told["started_at_once"] = len(seen.records) - len(later)
         told["good_share_after_start"] = round(good / len(later), 4)
     if ends is not None:
-        shares = [round(end.good_share, 4) for end in ends.before]
+        shares = [round(end.good_share, 4) for end in (result, *ends.before)]
         told["good_share_range"] = [min(shares), max(shares)]
         told["error_percent"] = ends.percent
         told["within_error"] = any(end.keeps_targets != result.keeps_targets for end in ends.before)
