@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...core.errors import CamshaftError
 from ...core.memory import GIB, MemoryBudget
 from ..evidence import Event
-from .flags import refused_options
-from .model import Change, Verdict, flag
+from .flags import has_knobs, refused_options
+from .model import Bottleneck, Change, Verdict, flag
 from .situation import Situation
+
+if TYPE_CHECKING:
+    from ..simulate import Prepared
 
 SAFE_UTILIZATION = 0.97  # beyond it the driver's own needs do not fit
 
@@ -156,29 +159,25 @@ def _nothing_left(situation: Situation) -> Verdict:
     )
 
 
-def refused_by_budget(
-    budget: MemoryBudget, turned: Mapping[str, MemoryBudget], values: Mapping[str, Any]
-) -> Verdict:
-    """A configuration whose budget does not fit, with the first turn whose budget does.
-
-    turned: budgets by `knob=value`, in the order in which they are to be preferred. values: knobs as they are.
-    """
-    missing = budget.missing_bytes / GIB
-    why = f"{budget.arithmetic()}, and one request of max_model_len {budget.max_model_len} needs "
-    why += f"{budget.one_request_bytes / GIB:.2f} GiB: {missing:.2f} GiB are missing ({budget.missing_bytes / budget.total_bytes:.3f} of the device)"
-    fits = {name: found for name, found in turned.items() if found.fits}
-    others = (
-        ", ".join(map(_option, fits))
-        or "no single knob makes it fit: smaller weights or more devices are needed"
+def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
+    """A configuration whose budget does not fit, with the first single turn that makes it fit."""
+    budget = prepared.budget
+    small = budget.weights_bytes < budget.total_bytes
+    bottleneck: Bottleneck = "kv_does_not_fit" if small else "weights_do_not_fit"
+    why = (
+        f"{budget.arithmetic()}, and one request of max_model_len {budget.max_model_len} needs "
+        f"{budget.one_request_bytes / GIB:.2f} GiB: {budget.missing_bytes / GIB:.2f} GiB are missing "
+        f"({budget.missing_bytes / budget.total_bytes:.1%} of the device)"
     )
-    if not fits:
+    turns = _turns(prepared, situation)
+    if not turns:
         return Verdict(
-            bottleneck="kv_does_not_fit",
-            why=f"{why}; {others}",
+            bottleneck=bottleneck,
+            why=f"{why}; no single knob makes it fit",
+            advice=_together(prepared, situation),
             confidence="simulated",
         )
-    name, found = next(iter(fits.items()))
-    knob, _, value = name.partition("=")
+    (knob, value), found = turns[0]
     grows = found.kv_bytes - budget.kv_bytes > 0.01 * abs(budget.kv_bytes)
     figure, sizes = (
         ("kv_gib", (budget.kv_bytes / GIB, found.kv_bytes / GIB))
@@ -186,28 +185,71 @@ def refused_by_budget(
         else ("kv_needed_gib", (budget.one_request_bytes / GIB, found.one_request_bytes / GIB))
     )
     change = Change(before=sizes[0], after=sizes[1], low=sizes[1] * 0.85, high=sizes[1] * 1.15)
+    others = [_option(*turn) for turn, _ in turns[1:]]
     return Verdict(
-        bottleneck="kv_does_not_fit",
+        bottleneck=bottleneck,
         knob=knob,
-        before=values.get(knob),
-        after=_number(value),
+        before=situation.effective.get(knob),
+        after=value,
         why=why,
         confidence="simulated",
         predicted={figure: change},
-        advice=f"Each of these makes it fit: {others}",
+        advice=f"Or one of these, which make it fit as well: {', '.join(others)}" if others else "",
     )
 
 
-def _option(turn: str) -> str:
-    """`--max-model-len 8192` of `max_model_len=8192`."""
-    knob, _, value = turn.partition("=")
+def _turns(prepared: Prepared, situation: Situation) -> list[tuple[tuple[str, Any], MemoryBudget]]:
+    """The single turns with which it fits, the harmless ones first, and their budgets."""
+    budget, length = prepared.budget, prepared.settings.max_model_len
+    wanted = budget.utilization_needed()
+    tried: list[tuple[str, Any]] = []
+    if budget.utilization < wanted <= SAFE_UTILIZATION:
+        tried.append(("gpu_memory_utilization", wanted))
+    slots = prepared.settings.max_num_seqs
+    tried += [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
+    fits = _length_that_fits(budget)
+    if 0 < fits < length:
+        tried.append(("max_model_len", fits))
+    tried.append(("kv_cache_dtype", "fp8"))
+    size = prepared.settings.tensor_parallel_size
+    tried += [("quantization", "fp8"), ("tensor_parallel_size", size * 2), ("tensor_parallel_size", size * 4)]
+    budgets = [(turn, _budget(prepared, situation, dict([turn]))) for turn in tried]
+    return [(turn, found) for turn, found in budgets if found is not None and found.fits]
+
+
+def _together(prepared: Prepared, situation: Situation) -> str:
+    """What makes it fit where no single knob does: narrower weights and cache, more of the memory, less context."""
+    own = situation.subject.engine.name == "camshaft"
+    devices = (
+        ". Camshaft serves on one device; --engine vllm judges vLLM, which splits a model" if own else ""
+    )
+    turned = {"quantization": "fp8", "kv_cache_dtype": "fp8", "gpu_memory_utilization": SAFE_UTILIZATION}
+    turned = {knob: value for knob, value in turned.items() if value != situation.effective.get(knob)}
+    found = _budget(prepared, situation, turned)
+    if found is not None and not found.fits and (length := _length_that_fits(found)):
+        turned |= {"max_model_len": length}
+        found = _budget(prepared, situation, turned)
+    if found is None or not found.fits:
+        return f"Smaller weights or more devices are needed{devices}"
+    return f"These together make it fit: {' '.join(_option(*turn) for turn in turned.items())}{devices}"
+
+
+def _budget(prepared: Prepared, situation: Situation, turned: dict[str, Any]) -> MemoryBudget | None:
+    """The budget with knobs turned; None where the release cannot be turned so."""
+    if not has_knobs(situation.subject, turned):
+        return None
+    try:
+        return prepared.turned(**turned).budget
+    except CamshaftError:
+        return None
+
+
+def _length_that_fits(budget: MemoryBudget) -> int:
+    """The longest request that the cache holds, in whole 256 tokens; 0 where that is none."""
+    share = max(0, budget.kv_bytes) / max(1, budget.one_request_bytes)
+    return int(share * budget.max_model_len) // 256 * 256
+
+
+def _option(knob: str, value: Any) -> str:
+    """`--max-model-len 8192`."""
     return f"{flag(knob)} {value}"
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -12,6 +12,7 @@ from ..simulate import Replay
 Bottleneck = Literal[
     "kv_capacity",
     "kv_does_not_fit",
+    "weights_do_not_fit",
     "refused",
     "preemption",
     "admission_cap",

@@ -11,7 +11,6 @@ from msgspec import structs
 
 from ...core.config import load_config
 from ...core.errors import CamshaftError
-from ...core.memory import MemoryBudget
 from ...core.workload import Workload, load_workload
 from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..loads import load_text
@@ -87,7 +86,7 @@ def _diagnosed(
     refused = refused_at_start(situation)
     impossible = prepared is not None and not prepared.budget.fits
     if prepared is not None and impossible and (refused is None or refused.confidence == "thin"):
-        refused = refused_by_budget(prepared.budget, _budgets(prepared), situation.effective)
+        refused = refused_by_budget(prepared, situation)
     if refused is not None:
         return replace(report, verdict=refused, assumptions=(*report.assumptions, *_assumed(prepared)))
     if prepared is None and evidence.thin and workload is None:
@@ -338,27 +337,3 @@ def _too_thin(subject: Subject) -> Verdict:
         "(--log, --metrics, --observed)",
         confidence="thin",
     )
-
-
-def _budgets(prepared: Prepared) -> dict[str, MemoryBudget]:
-    """The budgets of the turns that give or need less memory, the harmless ones first."""
-    budget, length = prepared.budget, prepared.settings.max_model_len
-    wanted = budget.utilization_needed()
-    tried: list[tuple[str, Any]] = []
-    if budget.utilization < wanted <= 0.97:
-        tried.append(("gpu_memory_utilization", wanted))
-    slots = prepared.settings.max_num_seqs
-    tried += [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
-    fits = int(max(0, budget.kv_bytes) / max(1, budget.one_request_bytes) * length) // 256 * 256
-    if 256 <= fits < length:
-        tried.append(("max_model_len", fits))
-    tried.append(("kv_cache_dtype", "fp8"))
-    size = prepared.settings.tensor_parallel_size
-    tried += [("quantization", "fp8"), ("tensor_parallel_size", size * 2), ("tensor_parallel_size", size * 4)]
-    found = {}
-    for knob, value in tried:
-        try:
-            found[f"{knob}={value}"] = prepared.turned(**{knob: value}).budget
-        except CamshaftError:
-            continue
-    return found

@@ -12,6 +12,7 @@ from ..simulate import PART_NAMES
 _BOTTLENECKS = {
     "kv_capacity": "the KV cache is full",
     "kv_does_not_fit": "the KV cache does not fit",
+    "weights_do_not_fit": "the weights do not fit",
     "refused": "the release refuses an option",
     "preemption": "sequences are evicted and computed again",
     "admission_cap": "all slots are taken",
@@ -49,7 +50,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def _without_knob(verdict: Verdict) -> str:
-    if verdict.bottleneck in ("kv_does_not_fit", "refused"):
+    if verdict.bottleneck in ("kv_does_not_fit", "weights_do_not_fit", "refused"):
         return "it does not start"
     if verdict.bottleneck == "offered_load":
         return "no knob alone is enough"

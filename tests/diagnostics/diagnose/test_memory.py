@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from camshaft.diagnostics.diagnose import Report
+from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.evidence import Evidence
 
 Examine = Callable[..., Report]
 
@@ -67,7 +68,7 @@ def test_weights_larger_than_the_device_need_more_devices(examine: Examine) -> N
     verdict = examine(
         {"model": "Qwen/Qwen2.5-32B-Instruct"}, {"hardware": {"gpu": "RTX 4090"}}, [line]
     ).verdict
-    assert (verdict.bottleneck, verdict.knob, verdict.after) == ("kv_does_not_fit", "tensor_parallel_size", 4)
+    assert (verdict.bottleneck, verdict.knob, verdict.after) == ("weights_do_not_fit", "tensor_parallel_size", 4)
 
 
 def test_a_sampler_that_runs_out_of_memory_needs_fewer_sequences(examine: Examine) -> None:
@@ -77,3 +78,12 @@ def test_a_sampler_that_runs_out_of_memory_needs_fewer_sequences(examine: Examin
     )
     verdict = examine({}, {"hardware": {"gpu": "RTX 4090"}}, [line]).verdict
     assert (verdict.knob, verdict.before, verdict.after) == ("max_num_seqs", 1024, 256)
+
+
+@pytest.mark.parametrize(("engine", "knob"), [("camshaft", None), ("vllm", "tensor_parallel_size")])
+def test_weights_alone_do_not_fit(engine: str, knob: str | None) -> None:
+    nothing = Evidence()
+    verdict = diagnose(read_subject("llama-3.1-70b", nothing, gpu="H100", engine=engine), nothing).verdict
+    assert (verdict.bottleneck, verdict.knob) == ("weights_do_not_fit", knob)
+    assert verdict.to_dict()["default_at_fault"] == "none"
+    assert ("--quantization fp8 --kv-cache-dtype fp8" in verdict.advice) is (knob is None)
