@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, workload_of
+from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, require_one_pace, workload_of
 from .names import presets, set_option
 from .output import echo, output_option, user_errors, write_text
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 EPILOG = f"""{SLO_HELP} A load keeps them where {GOOD}.
 
-Figures that --observed understands (statistic and unit in the name: ttft_p99_s=4.2, itl_p50_ms=30; also vLLM's own
-names, and words such as low or rising): running, waiting, kv_usage, preemptions, prefix_hit_rate, ttft, tpot, itl, e2e,
-queue, step, request_rate, completed_req_s, output_tok_s, per_request_tok_s, prompt_tok_s, concurrency, input_len,
-output_len, gpu_util, api_server_cpu, acceptance_rate, kv_tokens. A FILE is a mapping with metrics, workload, hardware.
+Figures that --observed understands (a statistic and the unit in the name, or the unit behind the number:
+ttft_p99_s=4.2, itl_p50_ms=30, ttft_p99=4.2s; also vLLM's own names, and words such as low or rising): running, waiting,
+kv_usage, preemptions, prefix_hit_rate, ttft_ms, tpot_ms, itl_ms, e2e_ms, queue_ms, step_ms, request_per_s,
+completed_per_s, output_tokens_per_s, request_output_tokens_per_s, prompt_tokens_per_s, concurrency, input_tokens,
+output_tokens, gpu_util, host_cpu, acceptance_rate, kv_tokens. A FILE is a mapping with metrics, workload, hardware.
 
 {LOAD_HELP}
 
@@ -87,6 +88,7 @@ def _report(config: str | None, options: dict[str, Any]) -> Report:
     from ..diagnostics.diagnose import read_subject
     from ..diagnostics.results import parse_targets
 
+    require_one_pace(options["concurrency"], options["rate"])
     evidence = _evidence(options)
     if config is None and not (evidence.settings or evidence.figures or evidence.events):
         raise click.UsageError("give a CONFIG, or evidence such as --log FILE")
@@ -136,8 +138,6 @@ def _evidence(options: dict[str, Any]) -> Evidence:
     if options["trace"]:
         paced = workload_of(options["trace"], None, options["concurrency"], options["rate"])
         evidence = evidence.merge(Evidence(trace=paced))
-    if options["rate"] and options["concurrency"]:
-        raise click.UsageError("--concurrency and --rate exclude each other")
     if options["rate"] or options["concurrency"]:
         pace = LoadHints(request_rate_per_s=options["rate"], concurrency=options["concurrency"])
         evidence = Evidence(load=[pace]).merge(evidence)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ...core.errors import EvidenceError
 from ...core.places import nearest
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
-from .vocabulary import figure, understand, vocabulary
+from .vocabulary import figure, lacks_unit, understand, vocabulary
 
 _SECTIONS = {"metrics", "workload", "hardware", "config", "log", "version", "engine", "observed"}
 
@@ -43,14 +44,21 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
     read = observed_mapping({name: value}, "--observed")
     if not read.notes:
         return read
-    if understand(name) is not None:
+    meaning = understand(name)
+    if meaning is not None and lacks_unit(value, meaning):
+        one, other = ("s", "ms") if meaning.unit == "ms" else ("GiB", "MiB")
+        raise EvidenceError(
+            f"--observed {argument!r}: its unit is missing; write {argument}{one} or {argument}{other}"
+        )
+    if meaning is not None:
         raise EvidenceError(
             f"--observed {argument!r}: {value!r} is no number and no word such as low or rising"
         )
-    known = [*vocabulary()["figures"], *ServeConfig.model_fields]
+    asked = vocabulary()["asked"]
+    near = nearest(name, [*asked, *vocabulary()["figures"], *ServeConfig.model_fields])
+    listed = textwrap.fill(", ".join(asked), 100, initial_indent="  ", subsequent_indent="  ")
     raise EvidenceError(
-        f"--observed {argument!r}: {name!r} is no figure this tool knows; known are "
-        f"{', '.join(vocabulary()['figures'])}{nearest(name, known)}"
+        f"--observed {argument!r}: no figure this tool knows{near or '.'} It knows\n{listed}"
     )
 
 
@@ -96,7 +104,12 @@ def _metrics(told: Mapping[str, Any], source: str) -> Evidence:
     for name, value in told.items():
         key = str(name)
         if key == "sweep" and isinstance(value, list):
-            evidence.sweep += [_row(row) for row in value if isinstance(row, Mapping)]
+            rows = [row for row in value if isinstance(row, Mapping)]
+            evidence.sweep += [_row(row) for row in rows]
+            unread = {str(k): v for row in rows for k, v in row.items() if figure(str(k), v, source) is None}
+            evidence.notes += [
+                f"{source}: sweep, {k} = {v}: {_unread(k, v)}; left out" for k, v in unread.items()
+            ]
         elif isinstance(value, Mapping):
             nested = {f"{key}_{inner}": item for inner, item in value.items()}
             evidence = evidence.merge(_metrics(nested, source))
@@ -105,8 +118,15 @@ def _metrics(told: Mapping[str, Any], source: str) -> Evidence:
         elif (read := figure(key, value, source)) is not None:
             evidence.figures.append(read)
         else:
-            evidence.notes.append(f"{source}: {key} = {value}: not a figure this tool knows; left out")
+            evidence.notes.append(f"{source}: {key} = {value}: {_unread(key, value)}; left out")
     return evidence
+
+
+def _unread(name: str, value: Any) -> str:
+    meaning = understand(name)
+    if meaning is not None and lacks_unit(value, meaning):
+        return "its unit is missing"
+    return "not a figure this tool knows"
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, float]:

@@ -145,7 +145,7 @@ def _plain(now: Scrape, before: Scrape | None, name: str, seconds: float | None)
 
 
 def _figure(meaning: Meaning, value: float | None, source: str, statistic: str = "") -> Figure:
-    scaled = None if value is None else value * (meaning.factor if meaning.unit == "ms" else 1.0)
+    scaled = None if value is None else value * (meaning.factor or 1.0)
     return Figure(name=meaning.name, value=scaled, source=source, statistic=statistic or meaning.statistic)
 
 
@@ -165,7 +165,7 @@ def _histogram(now: Scrape, before: Scrape | None, name: str) -> list[Figure]:
     total = max(counts.values())
     if total <= 0:
         return []
-    factor = 1e3 if meaning.unit == "ms" and name.endswith("seconds") else 1.0
+    factor = meaning.factor or 1.0
     where = _between(now, before)
     figures = []
     for share, label in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,16 @@ from .model import Figure, Trend
 
 _FILE = Path(__file__).with_name("vocabulary.yaml")
 
-# Unit words at the end of a name, and their factor to the canonical unit of a kind.
-_TIME = {"s": 1e3, "sec": 1e3, "secs": 1e3, "seconds": 1e3, "ms": 1.0, "us": 1e-3, "min": 6e4, "minutes": 6e4}
+# Words for the units of a quantity, in a name or behind a number, and their factor to the canonical one.
+_UNITS = {
+    "ms": {
+        "s": 1e3, "sec": 1e3, "secs": 1e3, "second": 1e3, "seconds": 1e3, "ms": 1.0, "msec": 1.0, "millisecond": 1.0,
+        "milliseconds": 1.0, "us": 1e-3, "microseconds": 1e-3, "min": 6e4, "minute": 6e4, "minutes": 6e4,
+    },
+    "gib": {
+        "gib": 1.0, "gb": 1e9 / 2**30, "g": 1.0, "mib": 2**-10, "mb": 1e6 / 2**30, "m": 2**-10, "bytes": 2**-30,
+    },
+}  # fmt: skip
 _PERCENT = {"percent": 0.01, "pct": 0.01}
 _SUFFIX = {
     "ms": "_ms", "share": "", "count": "", "tokens": "", "tokens_per_s": "_tokens_per_s", "per_s": "_per_s",
@@ -25,13 +33,16 @@ _SUFFIX = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a name stands for: canonical name, unit, statistic, what is left over, and a factor for the value."""
+    """What a name stands for: canonical name, unit, statistic, what is left over, and a factor for the value.
+
+    factor is None where the quantity has a unit and the name does not say which.
+    """
 
     name: str
     unit: str
     statistic: str
     qualifier: str
-    factor: float
+    factor: float | None
     in_percent: bool
 
 
@@ -111,15 +122,17 @@ def _plain(joined: str) -> bool:
 
 def _meaning(base: str, rest: list[str]) -> Meaning:
     unit = vocabulary()["figures"][base]["unit"]
-    statistic, factor, percent, left = "", 1.0, False, []
+    units = _UNITS.get(unit, {})
+    factor: float | None = None if units else 1.0
+    statistic, percent, left = "", False, []
     for word in rest:
         if word in vocabulary()["statistics"]:
             statistic = {"avg": "mean", "median": "p50", "peak": "max", "sum": "total"}.get(word, word)
-        elif unit == "ms" and word in _TIME:
-            factor = _TIME[word]
+        elif word in units:
+            factor = units[word]
         elif word in _PERCENT:
             percent = True
-        elif word not in ("tokens", "gib", "perc", "reqs", "per", "s", "time"):
+        elif word not in ("tokens", "perc", "reqs", "per", "s", "time"):
             left.append(word)
     return Meaning(_full(base, unit), unit, statistic, "_".join(left), factor, percent)
 
@@ -138,7 +151,8 @@ _SCALE = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 def read_value(written: Any, meaning: Meaning) -> tuple[float | None, Trend | None]:
     """A value as written, in the canonical unit, and the word for its trend if there is one.
 
-    Numbers may carry `~`, a unit, a percent sign, thousands commas, a scale letter or be a range (its middle).
+    Numbers may carry `~`, a unit, a percent sign, thousands commas, a scale letter or be a range (its middle). There is
+    no value where neither it nor the name tells the unit that it needs.
     """
     if isinstance(written, bool):
         return float(written), None
@@ -151,12 +165,21 @@ def read_value(written: Any, meaning: Meaning) -> tuple[float | None, Trend | No
         return None, trend
     low = float(number[1].replace(",", ""))
     value = (low + float(number[2].replace(",", ""))) / 2 if number[2] else low
+    if meaning.unit in ("per_s", "tokens_per_s") and re.search(r"(/|\bper|\ba)\s*min", text):
+        value /= 60
     return _scaled(value, number[3], meaning), trend
 
 
-def _scaled(value: float, unit: str, meaning: Meaning) -> float:
-    if meaning.unit == "ms":
-        return value * _TIME.get(unit, meaning.factor)
+def lacks_unit(written: Any, meaning: Meaning) -> bool:
+    """Whether a value is a number and nothing tells its unit, though its quantity is known in several."""
+    known = replace(meaning, factor=1.0)
+    return read_value(written, meaning)[0] is None and read_value(written, known)[0] is not None
+
+
+def _scaled(value: float, unit: str, meaning: Meaning) -> float | None:
+    if (units := _UNITS.get(meaning.unit)) is not None:
+        factor = units.get(unit, meaning.factor)
+        return None if factor is None else value * factor
     if meaning.unit in ("share", "cores"):
         percent = unit == "%" or meaning.in_percent or (meaning.unit == "share" and 1.5 < value <= 100)
         return value / 100 if percent else value

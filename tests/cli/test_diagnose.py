@@ -47,6 +47,12 @@ def test_log_and_figures_give_a_verdict_as_json(files: Path) -> None:
     )
 
 
+def test_two_paces_are_refused_before_any_evidence_is_read() -> None:
+    status, _, err = _run("h100-8b", "--rate", "1", "--concurrency", "2", "--log", "no-such.log")
+    assert status == 2
+    assert "exclude each other" in err
+
+
 def test_a_preset_on_its_device_is_replayed_and_written_as_a_page(files: Path) -> None:
     page = files / "report.html"
     status, out, _ = _run("h100-8b", "--workload", str(files / "load.yaml"), "--html", str(page))
@@ -164,3 +170,11 @@ def test_the_load_is_chat_at_a_rate_where_only_the_rate_is_told() -> None:
     assert "load: chat: 480 requests" in out
     assert "12 a second" in out
     assert "the lengths of the preset chat" in err
+
+
+def test_the_help_lists_the_figures_that_the_complaint_about_another_does() -> None:
+    _, out, _ = _run("--help")
+    _, _, err = _run("--observed", "foo=3")
+    told = " ".join(err.partition("It knows")[2].split())
+    assert "output_tokens_per_s" in told
+    assert told in " ".join(out.split())

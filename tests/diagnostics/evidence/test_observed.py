@@ -42,6 +42,17 @@ from camshaft.diagnostics.evidence.vocabulary import figure, vocabulary
         ("acceptance_rate", 0.4, "acceptance_rate", "", 0.4),
         ("api_server_process_cpu", "~100 % of one core", "host_cpu", "", 1.0),
         ("gpu_util", "35%", "gpu_util", "", 0.35),
+        ("vllm:time_to_first_token_seconds", 4, "ttft_ms", "", 4000),
+        ("vllm:request_time_per_output_token_seconds", 0.03, "tpot_ms", "", 30),
+        ("vllm:inter_token_latency_seconds", "0.03", "itl_ms", "", 30),
+        ("vllm:e2e_request_latency_seconds", 9, "e2e_ms", "", 9000),
+        ("vllm:request_queue_time_seconds", 2, "queue_ms", "", 2000),
+        ("vllm:request_prefill_time_seconds", 2, "prefill_ms", "", 2000),
+        ("ttft_p99", "4.2 s", "ttft_ms", "p99", 4200),
+        ("ttft_s", "900 milliseconds", "ttft_ms", "", 900),
+        ("kv_memory", "40GiB", "kv_memory_gib", "", 40),
+        ("kv_memory_mib", 512, "kv_memory_gib", "", 0.5),
+        ("request_rate", "600/min", "request_per_s", "", 10),
     ],
 )
 def test_spellings_units_and_statistics(
@@ -77,8 +88,9 @@ def test_the_circumstance_is_kept() -> None:
 
 
 def test_every_canonical_name_is_understood_again() -> None:
-    for written in vocabulary()["figures"]:
-        read = figure(written, 1, "here")
+    units = {"ms": "1 ms", "gib": "1 GiB"}
+    for written, row in vocabulary()["figures"].items():
+        read = figure(written, units.get(row["unit"], 1), "here")
         assert read is not None, written
         again = figure(read.name, 1, "here")
         assert again is not None, read.name
@@ -196,3 +208,33 @@ def test_an_argument_that_is_not_understood_is_refused(told: str, answer: str) -
     with pytest.raises(EvidenceError, match=answer):
         read_observed([told])
     assert read_observed(["waiting=rising", "max_num_seqs=8", "ttft_p99_s=4.2"]).notes == []
+
+
+@pytest.mark.parametrize(
+    "told", ["ttft_p99=4.2", "ttft_p99=4.2 parsecs", "vllm:time_to_first_token=4", "kv_memory=40"]
+)
+def test_a_figure_without_its_unit_is_refused(told: str) -> None:
+    with pytest.raises(EvidenceError, match="unit is missing"):
+        read_observed([told])
+
+
+def test_in_a_file_a_figure_without_its_unit_is_left_out_and_said() -> None:
+    evidence = observed_mapping({"ttft_p99": 4.2, "sweep": [{"running": 4, "tpot": 30}]}, "seen.yaml")
+    assert evidence.figures == []
+    assert evidence.sweep == [{"running": 4.0}]
+    assert [note.partition(": its unit")[0] for note in evidence.notes] == [
+        "seen.yaml: ttft_p99 = 4.2",
+        "seen.yaml: sweep, tpot = 30",
+    ]
+
+
+def test_what_is_asked_for_is_listed_in_lines_that_a_terminal_shows() -> None:
+    with pytest.raises(EvidenceError) as refused:
+        read_observed(["foo=3"])
+    lines = str(refused.value).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert " ".join(" ".join(lines[1:]).split()) == ", ".join(vocabulary()["asked"])
+    for name in vocabulary()["asked"]:
+        read = figure(name, 1, "here")
+        assert read is not None
+        assert read.name == name
