@@ -6,6 +6,7 @@ Every character keeps its offset in the source. Nothing is expanded here.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -62,6 +63,11 @@ class _Lexer:
         self.commands: list[list[RawWord]] = [[]]
         self.heredocs: list[str] = []
         self.bodies: list[list[Char]] = []
+
+    @cached_property
+    def text(self) -> str:
+        """All characters, one for each of `chars`."""
+        return "".join(char for char, _ in self.chars)
 
     def peek(self, ahead: int = 0) -> str:
         index = self.at + ahead
@@ -120,7 +126,7 @@ class _Lexer:
 
     def _ahead(self, count: int) -> str:
         """So many characters from here on."""
-        return "".join(char for char, _ in self.chars[self.at : self.at + count])
+        return self.text[self.at : self.at + count]
 
     def _other_branch(self) -> int:
         """How long a template's `else` is, up to the `end` that closes it: the branch in front of it is read."""

@@ -15,9 +15,9 @@ from .commands import read_commands
 from .python import read_python
 
 # A line of IPython's own, which may go on behind a backslash: `!ls`, `%pip install x`, `names = !ls`.
-OWN = re.compile(r"(\s*(?:[\w.,\[\] ]+=\s*)?)(!+|%+(?=[A-Za-z]))")
-# The value of a Python variable in such a line.
-INSERTED = re.compile(r"(?<![{$])\{([A-Za-z_][\w.]*)\}(?!\})")
+OWN = re.compile(r"(\s*(?:\w[\w.,\[\] ]*=\s*)?)(!+|%+(?=[A-Za-z]))")
+# A Python expression in such a line, which JSON is not: to the shell it is as good as a command's output.
+INSERTED = re.compile(r"(?<![{$])\{([^{}\s\"':][^{}:]{0,200})\}(?!\})")
 # What IPython itself makes of such a line begins like this; to the reader it is a value that nobody can know.
 STANDS_FOR = "get_ipython()"
 
@@ -83,7 +83,7 @@ def _split(cell: list[str]) -> tuple[list[str], list[str]]:
             code.append(match.group(1) + STANDS_FOR)
         else:
             code.append("" if mark else line)
-        shell.append(INSERTED.sub(r"${\1}", command.strip()) if mark.startswith("!") else "")
+        shell.append(INSERTED.sub(r"$(\1)", command.strip()) if mark.startswith("!") else "")
         if not line.rstrip().endswith("\\"):
             mark = ""
     return code, shell

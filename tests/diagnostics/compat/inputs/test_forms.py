@@ -157,7 +157,11 @@ def test_notebook(indent: int | None) -> None:
     [
         ("!vllm serve m \\\n  --max-model-len 8192 \\\n  --seed 1", "m --max-model-len 8192 --seed 1"),
         ("if True:\n    !vllm serve m --port 1\nelse:\n    %pip list", "m --port 1"),
-        ("for port in (1, 2):\n\t!!vllm serve m --port {port}", "m --port ${port}"),
+        ("for port in (1, 2):\n\t!!vllm serve m --port {port}", "m --port $(port)"),
+        (
+            "!vllm serve m --port {p['a'] - 1} --hf-overrides {\\\"a\\\":1}",
+            "m --port $(p['a'] - 1) --hf-overrides {\"a\":1}",
+        ),
         ("log = !vllm serve m --port 1", "m --port 1"),
         ("names, rest = !ls\n%time x = 1 + \\\n  2", None),
         ("%%time\nmodel = ('%s'\n  % 3)\n! ls", None),
