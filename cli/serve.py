@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +72,11 @@ def serve(
 
 def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any], skip_check: bool) -> int:
     from ..core.build import resolve_for_serving
-    from ..core.config import load_config
+    from ..core.config import load_config, preset_names
     from ..core.model.loading.hub import locate
 
+    if given["model"] in preset_names() and not os.path.exists(given["model"]):
+        raise click.UsageError(f"{given['model']} is a preset: engine serve --config {given['model']}")
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     loaded = load_config(source, [*overrides, *options])
     if loaded.source is not None and not skip_check:

@@ -190,7 +190,7 @@ class MemoryBudget:
         raise CapacityError(
             f"It does not fit: {self.arithmetic()}, and one request of max_model_len {self.max_model_len} needs "
             f"{self.one_request_bytes / GIB:.2f} GiB: {self.missing_bytes / GIB:.2f} GiB are missing "
-            f"({self.missing_bytes / self.total_bytes:.3f} of the device). {self._remedies()}"
+            f"({self.missing_bytes / self.total_bytes:.1%} of the device). {self._remedies()}"
         )
 
     def _remedies(self) -> str:

@@ -70,6 +70,12 @@ def test_a_missing_model_says_what_was_tried(tmp_path: Path) -> None:
     assert "no such folder" in result.output
 
 
+def test_a_preset_given_as_a_model_is_told_from_one() -> None:
+    result = run("h100-70b")
+    assert result.exit_code == 2
+    assert "is a preset: engine serve --config h100-70b" in result.output
+
+
 def test_a_missing_file_names_the_presets() -> None:
     result = run("--config", "no-such")
     assert result.exit_code == 2
