@@ -22,8 +22,9 @@ from .engine_process import EXIT_FATAL, EngineFactory, engine_process_main
 # A Unix socket's path may have 107 characters; ours adds some to the temporary folder's.
 _MAX_FOLDER_CHARS = 80
 _AT_ONCE = 64  # messages read before others have their turn
-_LAST_WORDS_MS = 2000  # for what a process said before it ended with EXIT_FATAL
+_LAST_WORDS_S = 2.0  # for what a process said before it ended with EXIT_FATAL
 _REAP_S = 0.2  # its pipe closes a moment before its exit code can be had
+_LOOK_AGAIN_S = 0.01
 
 log = structlog.get_logger()
 
@@ -43,7 +44,7 @@ class EngineLink:
         self._log = (log_level, log_format)
         self._process: BaseProcess | None = None
         self._ending = False
-        self._told_why = False  # the engine's last word has come
+        self._told_why = asyncio.Event()  # the engine's last word has come
         self._freed_at_end = contextlib.ExitStack()
 
     @property
@@ -125,19 +126,29 @@ class EngineLink:
             except msgspec.DecodeError as error:
                 self._listener.on_gone(f"the engine process sent what cannot be read: {error}")
                 return
-            self._told_why |= isinstance(message, Fatal)
             self._listener.on_message(message)
+            if isinstance(message, Fatal):
+                self._told_why.set()
         asyncio.get_running_loop().call_soon(self._read)  # the rest, after whoever else is waiting
 
-    def _read_all(self, wait_ms: int) -> None:
-        while not self._socket.closed and self._socket.poll(0 if self._told_why else wait_ms):
-            self._read()
-
     def _on_exit(self, process: BaseProcess) -> None:
-        asyncio.get_running_loop().remove_reader(_exit_descriptor(process))
-        process.join(_REAP_S)
-        # Its last words: on a busy machine they may be on their way still, in the socket's own thread.
-        self._read_all(_LAST_WORDS_MS if process.exitcode == EXIT_FATAL else 0)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(_exit_descriptor(process))
+        watch = loop.create_task(self._hear_end(process))
+        self._freed_at_end.callback(watch.cancel)
+
+    async def _hear_end(self, process: BaseProcess) -> None:
+        """Tells the listener what the process still said, then that it has gone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REAP_S):
+                while process.exitcode is None:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        if process.exitcode == EXIT_FATAL:
+            # On a busy machine its last words may be on their way still, in the socket's own thread.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told_why.wait(), _LAST_WORDS_S)
+        while not self._socket.closed and self._socket.poll(0):
+            self._read()
         if not self._ending:
             self._listener.on_gone(f"the engine process has gone ({how_it_ended(process.exitcode)})")
 

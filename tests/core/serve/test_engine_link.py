@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import tempfile
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
-import zmq
+from dying_engine import WHY, killed, late, refused, silent
 
-from camshaft.core.messages import Fatal, FromEngine, encode
+from camshaft.core.messages import Fatal, FromEngine
 from camshaft.core.serve.engine_link import EngineLink
 from camshaft.core.serve.engine_process import EXIT_FATAL
 
 
 @dataclass
-class Socket:
-    """Its mail is still in the socket's own thread: only who waits for it gets it."""
-
-    mail: list[bytes]
-    arrived: bool = False
-    closed: bool = False
-
-    def poll(self, wait_ms: int) -> bool:
-        self.arrived |= wait_ms > 0
-        return self.arrived and bool(self.mail)
-
-    def recv(self, _: int) -> bytes:
-        if not self.poll(0):
-            raise zmq.Again
-        return self.mail.pop(0)
-
-
-@dataclass
-class Process:
-    exitcode: int
-    sentinel: int
-
-    def join(self, _: float) -> None:
-        pass
-
-
-@dataclass
 class Heard:
     told: list[str] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_message(self, message: FromEngine) -> None:
         assert isinstance(message, Fatal)
@@ -52,20 +28,48 @@ class Heard:
 
     def on_gone(self, why: str) -> None:
         self.told.append(why)
+        self.gone.set()
+
+
+async def end(factory: Any) -> list[str]:
+    link, heard = EngineLink(factory, "info", "console"), Heard()
+    link.start(heard)
+    try:
+        await heard.gone.wait()
+    finally:
+        await link.end(5)
+    return heard.told
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "says"), [(EXIT_FATAL, "weights need 80 GiB"), (-9, "has gone (killed")]
+    ("factory", "told"),
+    [
+        (refused, [WHY, f"the engine process has gone (exit code {EXIT_FATAL})"]),
+        (
+            killed,
+            ["the engine process has gone (killed by SIGKILL, as the kernel does where memory runs out)"],
+        ),
+    ],
 )
-def test_the_reason_of_an_end_is_heard_before_the_end(exit_code: int, says: str) -> None:
-    async def end() -> list[str]:
-        link, heard = EngineLink(cast(Any, None), "info", "console"), Heard()
-        mail = [encode(Fatal("weights need 80 GiB", "CapacityError"))] if exit_code == EXIT_FATAL else []
-        reader, writer = os.pipe()
-        vars(link).update(_socket=Socket(mail), _listener=heard)
-        vars(EngineLink)["_on_exit"](link, Process(exit_code, reader))
-        os.close(reader)
-        os.close(writer)
-        return heard.told
+def test_the_reason_of_an_end_is_heard_and_then_the_end(factory: Any, told: list[str]) -> None:
+    assert asyncio.run(end(factory)) == told
 
-    assert says in asyncio.run(end())[0]
+
+def test_words_that_come_after_the_end_are_heard_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # short enough for a socket, as pytest's are not
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert asyncio.run(end(partial(late, folder)))[0] == WHY
+
+
+def test_others_are_served_while_last_words_are_awaited(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+
+    async def turns_meanwhile() -> int:
+        told, turns = asyncio.create_task(end(partial(silent, left))), 0
+        while not told.done():
+            await asyncio.sleep(0.01)
+            turns += left.exists()
+        assert "has gone" in told.result()[0]
+        return turns
+
+    assert asyncio.run(turns_meanwhile()) > 10
