@@ -15,6 +15,7 @@ from ...core.memory import quantization_for
 from ...core.quantization import UNQUANTIZED, dtype_bytes
 from ...core.shape import (
     ExpertSplit,
+    Gemm,
     ModelShape,
     dense_gemms,
     expert_gemms,
@@ -134,6 +135,7 @@ class StepCost:
     _linear: GemmTimer = field(init=False, repr=False)
     _experts: GemmTimer = field(init=False, repr=False)
     _head: GemmTimer = field(init=False, repr=False)
+    _router: GemmTimer | None = field(init=False, repr=False)  # of a router in float32
     _dtype: str = field(init=False)
     _kv_dtype: str = field(init=False)
     _layer_bytes: float = field(init=False)
@@ -150,6 +152,8 @@ class StepCost:
         self._experts = GemmTimer(self.hardware, scheme, dtype)
         self._linear = plain if scheme.experts_only and shape.num_experts else self._experts
         self._head = self._experts if scheme.embeddings else plain
+        in_float32 = shape.architecture in FLOAT32_ROUTERS
+        self._router = GemmTimer(self.hardware, UNQUANTIZED, "float32") if in_float32 else None
         self._kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, settings.dtype)
         self._layer_bytes = kv_bytes_per_token_per_layer(shape, self._kv_dtype, settings.tensor_parallel_size)
 
@@ -230,7 +234,12 @@ class StepCost:
 
     def _gemm_ms(self, tokens: int) -> float:
         gemms = dense_gemms(self.shape, self.settings.tensor_parallel_size)
-        return sum(g.count * self._linear.time_us(g, tokens) for g in gemms) / 1e3
+        return sum(g.count * self._dense_us(g, tokens) for g in gemms) / 1e3
+
+    def _dense_us(self, gemm: Gemm, tokens: int) -> float:
+        if gemm.name == "router" and self._router:
+            return max(self._router.time_us(gemm, tokens), FLOAT32_FLOOR_US)
+        return self._linear.time_us(gemm, tokens)
 
     def _expert_ms(self, tokens: int) -> float:
         """The experts' products over the tokens of all copies that share them."""
@@ -293,10 +302,17 @@ class StepCost:
         return (shape.num_layers * layer + shape.num_moe_layers * self._expert_rows_us(tokens, rate)) / 1e3
 
     def _expert_rows_us(self, tokens: int, rate: float) -> float:
-        """What reads and writes the rows of tokens at their experts between and after the products."""
+        """What reads and writes the rows of tokens at their experts between and after the products.
+
+        A shared expert has its own activation, and its sum is added to that of the others.
+        """
         shape, split = self.shape, self._split
         rows = tokens * shape.experts_per_token * split.copies / (split.devices if split.whole else 1)
-        return rows * (shape.hidden_size + 3 * shape.moe_intermediate_size / split.parts) * 2 / rate
+        elements = rows * (shape.hidden_size + 3 * shape.moe_intermediate_size / split.parts)
+        if shape.shared_expert_size:
+            wide = shape.shared_expert_size / self.settings.tensor_parallel_size
+            elements += tokens * 3 * (shape.hidden_size + wide)
+        return elements * 2 / rate
 
     def _sample_parts(self, samples: int) -> tuple[float, float]:
         found = self._by_samples.get(samples)
@@ -361,10 +377,15 @@ class StepCost:
 
 
 # Beside the products of a layer with experts: small kernels (choosing experts, sorting rows by expert, quantising, the
-# weighted sum), 28 us of a layer for one token in the times that gemm.py names; and the host's work that a step without
+# weighted sum), 26 us of a layer for one token in the times that gemm.py names; and the host's work that a step without
 # a graph waits for, common to all published points.
-MOE_KERNELS = 15
+MOE_KERNELS = 12
 MOE_LAUNCH_US = 300.0
+
+# Whose router vLLM multiplies in float32 on every device, which no tensor core does (pull 22203, minimax_m2.py), and what
+# that takes even for few rows: 13.6 us for 2 (pull 44343), 9 % of a step of 64 decodes (sglang, pull 22744).
+FLOAT32_ROUTERS = frozenset({"Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"})
+FLOAT32_FLOOR_US = 13.5
 
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
 

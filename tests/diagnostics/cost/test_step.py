@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from camshaft.core.model_sheets import shape_named
 from camshaft.core.quantization import UNQUANTIZED, quantization_named
-from camshaft.core.shape import Gemm, dense_gemms, weight_bytes
+from camshaft.core.shape import Gemm, dense_gemms, shape_from_config, weight_bytes
+from camshaft.diagnostics.cost.band import error_percent
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.speculation import SpeculativeCost, break_even_batch, speedup, tokens_per_step
@@ -93,6 +96,7 @@ EXPERT_LAYERS = [
     ("a100 pcie", "none", 256, 512, 3072, 8, {1: 70, 4: 203, 16: 598, 64: 1260}),
     ("l40s", "fp8", 256, 512, 2048, 8, {8: 260, 64: 974, 256: 1167, 1024: 1303, 4096: 1905}),
 ]
+LAYERS = 8
 
 
 @pytest.mark.parametrize(
@@ -101,18 +105,70 @@ EXPERT_LAYERS = [
 def test_expert_layers_take_what_was_published(
     gpu: str, weights: str, experts: int, width: int, hidden: int, chosen: int, measured: dict[int, float]
 ) -> None:
-    sheet = load_hardware(gpu)
-    timer = GemmTimer(sheet, quantization_named(weights), "bfloat16")
-    products = Gemm("gate_up", 2 * width, hidden, 1), Gemm("down", hidden, width, 1)
-    rate = sheet.memory_bandwidth_gb_s * 1e3 * sheet.elementwise.bandwidth_share
+    """What a step tells for its experts, and for small kernels over those of the same model without experts."""
+    plain = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "vocab_size": 32_000,
+    }
+    mixture = {
+        **plain,
+        "num_experts": experts,
+        "num_experts_per_tok": chosen,
+        "moe_intermediate_size": width,
+    }
+    settings = CostSettings(quantization=None if weights == "none" else weights, enforce_eager=True)
+    with_experts, without = (
+        StepCost(shape_from_config(config), load_hardware(gpu), settings) for config in (mixture, plain)
+    )
 
     def layer_us(tokens: int) -> float:
-        between = tokens * chosen * (hidden + 3 * width) * 2 / rate + 11 * sheet.elementwise.floor_us
-        return between + sum(timer.grouped_time_us(gemm, tokens, experts, chosen) for gemm in products)
+        times = [cost.decode_step(tokens, 1) for cost in (with_experts, without)]
+        return (times[0].experts + times[0].elementwise - times[1].elementwise) * 1e3 / LAYERS
 
     errors = [layer_us(tokens) / us - 1 for tokens, us in measured.items()]
     assert np.mean(np.abs(errors)) <= 0.12
     assert max(map(abs, errors)) <= 0.25
+
+
+def test_a_router_in_float32_costs_small_steps_some_percent_and_prompts_its_arithmetic() -> None:
+    """Published for MiniMax M2.5 on eight B200: 9.1 % of a step of 64 decodes, 3.3 % in TF32 (sglang, pull 22744)."""
+    shape = shape_named("minimax-m2.5")
+    settings = CostSettings(tensor_parallel_size=8, enable_expert_parallel=True)
+    own = StepCost(shape, load_hardware("b200"), settings)
+    narrow = StepCost(replace(shape, architecture="other"), load_hardware("b200"), settings)
+    step, without = own.decode_step(64, 1600), narrow.decode_step(64, 1600)
+    assert 0.03 <= (step.gemm - without.gemm) / step.total <= 0.09
+
+    prompt = own.prefill_step(8192).gemm - narrow.prefill_step(8192).gemm
+    flops = 2 * 8192 * shape.hidden_size * shape.num_experts * shape.num_moe_layers
+    assert prompt >= flops / (load_hardware("b200").compute_tflops["float32"] * 1e9) * 0.9
+
+
+def test_a_shared_expert_has_rows_of_its_own() -> None:
+    shape = shape_named("glm-4.5-air")
+    alone = replace(shape, shared_expert_size=0)
+    parts = [
+        StepCost(s, H100, CostSettings(tensor_parallel_size=4)).prefill_step(8192) for s in (shape, alone)
+    ]
+    moved = 8192 * 3 * (shape.hidden_size + shape.shared_expert_size / 4) * 2 * shape.num_moe_layers
+    least_ms = moved / (H100.memory_bandwidth_gb_s * 1e6)
+    assert least_ms <= parts[0].elementwise - parts[1].elementwise <= 3 * least_ms
+    assert parts[0].gemm > parts[1].gemm
+
+
+def test_less_is_known_of_models_whose_router_is_in_float32() -> None:
+    dense, mixture, glm = (
+        error_percent(H100, shape_named(name)) for name in ("llama-3.1-8b", "qwen3-235b-a22b", "glm-4.6")
+    )
+    band = H100.error_band
+    assert dense == (band.tpot_percent, band.ttft_percent)
+    assert mixture == (band.moe_tpot_percent, band.moe_ttft_percent)
+    assert all(wide > usual for wide, usual in zip(glm, mixture, strict=True))
 
 
 def test_a_step_is_never_faster_than_reading_the_weights() -> None:
