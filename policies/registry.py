@@ -31,16 +31,7 @@ _KINDS: dict[str, type[Part]] = {
     "batching": Batching,
 }
 
-_METHODS = (
-    "name",
-    "dynamic",
-    "accounts",
-    "order_key",
-    "victim_key",
-    "step_budget",
-    "admit",
-    "on_events",
-)
+_MEMBERS = [name for name in vars(Policy) if not name.startswith("_")]
 
 Named = str | dict[str, Any]  # a part's name, or a mapping with `name` and its parameters
 
@@ -209,7 +200,7 @@ def _build_plugin(named: Named) -> Policy:
     make = _load("plugin", name)
     try:
         policy = make(**parameters)
-        lacks = [method for method in _METHODS if not hasattr(policy, method)]
+        lacks = [member for member in _MEMBERS if not hasattr(policy, member)]
     except Exception as error:
         raise _not_made("plugin", name, error) from error
     if lacks:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typing_extensions import get_protocol_members
 
 from camshaft.policies import registry
 from camshaft.policies.base import ADMIT, Budget, Policy, PolicyError
@@ -115,6 +116,17 @@ def test_third_party_parts_and_policies_come_by_entry_point(monkeypatch: pytest.
     assert whole.step_budget(None).tokens == 3  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="cannot be made"):
         load_policy({"plugin": {"name": "whole", "size": 3}})
+
+
+def test_whatever_the_protocol_asks_for_is_asked_of_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = set(get_protocol_members(Policy))
+    assert {"name", "order_key", "on_events"} < wanted
+    for missing in wanted:
+        members = dict.fromkeys(wanted - {missing})
+        made = SimpleNamespace(load=lambda members=members: lambda: SimpleNamespace(**members))
+        monkeypatch.setattr(registry, "plugins", lambda made=made: {"partial": made})
+        with pytest.raises(PolicyError, match=f"it lacks {missing}$"):
+            load_policy({"plugin": "partial"})
 
 
 class Half:
