@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ...kernels.paged_attention import Sequences
+
 
 @dataclass(slots=True)
 class ForwardBatch:
@@ -28,6 +30,18 @@ class ForwardBatch:
     # float32 [m, vocab] that the logits are written to, if they must stay
     logits_out: torch.Tensor | None = None
     decodes_only: bool = False  # no prefill, no padding, no logits_out, and all logits are wanted, in order
+
+    @property
+    def sequences(self) -> Sequences:
+        """What attention reads of the batch."""
+        return Sequences(
+            self.query_starts,
+            self.context_lens,
+            self.block_tables,
+            self.num_decodes,
+            self.max_query_len,
+            self.max_context_len,
+        )
 
 
 @dataclass(slots=True, weakref_slot=True)

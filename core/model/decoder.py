@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...kernels.dispatch import has_numba
-from ...kernels.paged_attention import Sequences, paged_attention
+from ...kernels.paged_attention import paged_attention
 from ...kernels.rope_kv_write import rope_kv_write
 from ..shape import ModelShape
 from .base import WeightSource
@@ -76,14 +76,7 @@ class Decoder:
     ) -> torch.Tensor:
         """Logits from embeddings, which are overwritten; into `logits` if it is given."""
         residual = Residual(hidden)
-        sequences = Sequences(
-            batch.query_starts,
-            batch.context_lens,
-            batch.block_tables,
-            batch.num_decodes,
-            batch.max_query_len,
-            batch.max_context_len,
-        )
+        sequences = batch.sequences
         attended, activated = buffers.attended, buffers.activated
         last = None if batch.decodes_only else self._layers[-1]
         for layer, keys, values in zip(self._layers, cache.k, cache.v, strict=True):

@@ -54,14 +54,7 @@ class Step:
 
     def begin(self, batch: ForwardBatch, cache: PagedCache) -> None:
         self.batch, self.cache = batch, cache
-        self.sequences = Sequences(
-            batch.query_starts,
-            batch.context_lens,
-            batch.block_tables,
-            batch.num_decodes,
-            batch.max_query_len,
-            batch.max_context_len,
-        )
+        self.sequences = batch.sequences
         self.kept = torch.nonzero(batch.slots >= 0)[:, 0]
 
     def end(self) -> None:
