@@ -31,7 +31,7 @@ class LoopedExperts:
                 inner = self._gated[expert](x.index_select(0, chosen // top_k))
                 results[chosen] = self._down[expert](inner)
                 done += count
-        parts = results.view(rows, top_k, -1)
+        parts = results.view(rows, top_k, x.shape[1])
         for j in range(top_k):  # in a fixed order, so that a row's bits do not depend on its company
             out += (parts[:, j] * weights[:, j, None]).to(out.dtype)
         return out
