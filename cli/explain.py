@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -45,14 +46,17 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     import httpx
 
-    if "://" not in url:
-        url = f"http://{url}"
+    given, url = url, url if "://" in url else f"http://{url}"
+    if not re.match(r"https?://[^/]", url):
+        raise click.UsageError(f"--url {given}: a server's address is needed, such as http://127.0.0.1:8000")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
     try:
         reply = httpx.get(address, headers=headers, timeout=60, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise click.ClickException(f"{url}: {error}; is the server running there? (--url)") from error
+        raise click.ClickException(
+            f"{url}: {str(error).rstrip('.')}; is the server running there? (--url)"
+        ) from error
     try:
         body = reply.json()
     except ValueError:

@@ -40,6 +40,8 @@ def as_settings(arguments: Sequence[str], own: Set[str]) -> list[str]:
         elif name in foreign:
             told += ["--set", f"{flag}=true"]
         else:
-            flags = [*own, *(f"--{setting.replace('_', '-')}" for setting in known)]
+            spelled = {name: name.replace("_", "-") for name in known}
+            flags = [*own, *(f"--{word}" for word in spelled.values())]
+            flags += [f"--no-{spelled[name]}" for name, switch in known.items() if switch]
             raise click.NoSuchOption(flag, possibilities=difflib.get_close_matches(flag, flags, n=1))
     return told

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.workload import Workload
 
 
-GOOD = "95 % of its requests do"
+GOOD = "95 % of its requests keep them"
 SLO_HELP = """A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the
 99th percentile of its own gaps between tokens) are within them."""
 LOAD_HELP = """\b
@@ -71,14 +71,19 @@ def load_options(default: str) -> Callable[[Any], Any]:
     return decorate
 
 
+def require_one_pace(concurrency: int | None, rate: float | None) -> None:
+    """Raises click.UsageError where both are given."""
+    if concurrency and rate:
+        raise click.UsageError("--concurrency and --rate exclude each other")
+
+
 def workload_of(
     source: str, requests: int | None, concurrency: int | None = None, rate: float | None = None
 ) -> Workload:
     """A workload file or preset, played as the options say. Raises click.UsageError, ConfigError or EvidenceError."""
     from ..core.workload import load_workload
 
-    if concurrency and rate:
-        raise click.UsageError("--concurrency and --rate exclude each other")
+    require_one_pace(concurrency, rate)
     workload = load_workload(source)
     if concurrency:
         workload = workload.at_concurrency(concurrency)

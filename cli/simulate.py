@@ -195,14 +195,15 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
     else:
         _print_series(prepared, workload, rows, first)
     if all(row.result is None for row in rows):
-        raise SystemExit(2)
+        raise SystemExit(2 if all(row.contradicts for row in rows) else 1)
 
 
 def _print_series(prepared: Prepared, workload: Any, rows: Any, first: str) -> None:
+    from ..diagnostics.loads import load_text
     from ..diagnostics.simulate.render import print_rows, print_title
 
     out = console()
-    print_title(out, prepared, workload)
+    print_title(out, prepared, load_text(workload))
     print_rows(out, rows, first)
     if first == "policy":
         _say_lesson(workload.name, rows)
@@ -235,10 +236,11 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
         }
         click.echo(json.dumps(told, indent=2))
         return
+    from ..diagnostics.loads import lengths_text
     from ..diagnostics.simulate.render import print_highest, print_title
 
     out = console()
-    print_title(out, prepared, workload)
+    print_title(out, prepared, f"{workload.name}: {lengths_text(workload)}, at each rate tried")
     print_highest(out, found)
 
 

@@ -8,15 +8,14 @@ from ...core.memory import GIB
 from ..evidence import Evidence, described
 from ..simulate import Prepared
 from ..simulate.engines import NEWEST_VLLM
-from ..simulate.prepare import device_count
+from ..simulate.prepare import device_count, several
 from .subject import Subject
 
 
 def title(subject: Subject) -> str:
     model = subject.shape.name if subject.shape else subject.given.get("model") or "an unknown model"
     where = subject.hardware.name if subject.hardware else subject.gpu or "an unknown device"
-    if (devices := device_count(subject.given)) > 1:
-        where = f"{devices} x {where}"
+    where = several(device_count(subject.given), where)
     return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
 
 

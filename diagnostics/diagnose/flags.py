@@ -40,6 +40,8 @@ _SPELLED = {"num_speculative_tokens": "speculative_config"}
 def flag_traps(subject: Subject) -> tuple[dict[str, Any], ...]:
     """What the release does to the configuration's options; nothing where there is no file or no such release.
 
+    Nothing of an option whose value was overridden, where the release knows it: what was written is not what runs.
+
     Where no release is told, what stops the newest one from starting.
     """
     told = subject.engine.version is not None
@@ -68,4 +70,10 @@ def _findings(subject: Subject) -> tuple[Finding, ...]:
         )
     except CamshaftError:
         return ()
-    return tuple(finding for result in results for finding in result.findings)
+    replaced = {name for name in subject.overridden if has_knobs(subject, {name: subject.given.get(name)})}
+    return tuple(
+        finding
+        for result in results
+        for finding in result.findings
+        if not replaced.intersection(flag.removeprefix("--").replace("-", "_") for flag in finding.flags)
+    )

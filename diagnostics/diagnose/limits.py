@@ -10,7 +10,7 @@ from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
 from ..results import GOOD_SHARE
-from ..simulate import PARTS, Prepared, Replay
+from ..simulate import PART_NAMES, PARTS, Prepared, Replay
 from ..simulate.recorder import why_waiting
 from .ceiling import output_ceiling, work_of
 from .model import Limit
@@ -89,9 +89,7 @@ def seen_limits(seen: Replay) -> list[Limit]:
     """Where step time and waiting time went in the replay as it is."""
     shares = seen.log.shares()
     found = [
-        Limit(
-            f"step_share_{name}", shares[name], "share", f"of all step time goes to {name.replace('_', ' ')}"
-        )
+        Limit(f"step_share_{name}", shares[name], "share", f"of all step time goes to {PART_NAMES[name]}")
         for name in sorted(PARTS, key=lambda part: -shares[part])
         if shares[name] >= 0.02
     ]

@@ -19,6 +19,7 @@ from ...core.config import (
 )
 from ...core.config.hardware import Hardware
 from ...core.engine import scheduler_params
+from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
 from ...core.memory import (
     GIB,
@@ -75,8 +76,7 @@ class Prepared:
     @property
     def title(self) -> str:
         """`meta-llama/Llama-3.1-70B on 2 x H100 SXM, vllm 0.18.0`."""
-        where = f"{self.devices} x {self.hardware.name}" if self.devices > 1 else self.hardware.name
-        return f"{self.shape.name} on {where}, {self.engine.describe()}"
+        return f"{self.shape.name} on {several(self.devices, self.hardware.name)}, {self.engine.describe()}"
 
     def turned(self, **changes: Any) -> Prepared:
         """The same with knobs changed. Raises ConfigError if the values contradict each other."""
@@ -131,8 +131,9 @@ class Prepared:
     ) -> Replay:
         """Plays a workload, every step `step_factor` times as long as predicted.
 
-        Raises CapacityError with the arithmetic if the configuration cannot start.
+        Raises CapacityError with the arithmetic if the configuration cannot start, ConfigError if its parts cannot.
         """
+        self._require_whole_heads()
         self.budget.require_fit()
         copies = int(self.value("data_parallel_size") or 1)
         setup = self.setup(workload, copies, stop_after_s)
@@ -143,6 +144,14 @@ class Prepared:
             return done
         rates = {name: getattr(done.result, name) * copies for name in _RATES}
         return replace(done, result=replace(done.result, **rates))
+
+    def _require_whole_heads(self) -> None:
+        """vLLM refuses a model whose attention heads do not divide by the devices that share a layer."""
+        parts = int(self.value("tensor_parallel_size") or 1)
+        if self.shape.num_heads % parts:
+            raise ConfigError(
+                f"tensor_parallel_size: {self.shape.num_heads} attention heads do not divide by {parts}"
+            )
 
     def setup(self, workload: Workload, copies: int = 1, stop_after_s: float | None = None) -> Setup:
         """The simulation's inputs for one workload."""
@@ -189,6 +198,11 @@ class Prepared:
         plain = typical_tokens * self.budget.bytes_per_token
         real = request_kv_bytes(self.shape, self.settings, rule, typical_tokens)
         return max(1, int(self.params.num_blocks * plain / real))
+
+
+def several(devices: int, name: str) -> str:
+    """`2 x H100 SXM`; the name alone for one."""
+    return f"{devices} x {name}" if devices > 1 else name
 
 
 def device_count(values: Mapping[str, Any]) -> int:

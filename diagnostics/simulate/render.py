@@ -10,7 +10,6 @@ from rich.table import Table
 from ...core.memory import GIB
 from ...core.workload import Workload
 from ..bench.render import milliseconds, print_result
-from ..loads import load_text
 from ..results import Distribution, Result
 from .lessons import Lesson
 from .prepare import Prepared
@@ -83,10 +82,10 @@ def print_memory(console: Console, prepared: Prepared) -> None:
     )
 
 
-def print_title(console: Console, prepared: Prepared, workload: Workload) -> None:
+def print_title(console: Console, prepared: Prepared, load: str) -> None:
     """What is replayed, on what, under which load."""
     console.print(prepared.title, style="bold", highlight=False)
-    console.print(f"load: {load_text(workload)}", highlight=False)
+    console.print(f"load: {load}", highlight=False)
 
 
 def print_rows(console: Console, rows: Sequence[Row], first: str) -> None:

@@ -27,6 +27,7 @@ class Row:
     result: Result | None
     reason: str = ""
     replay: Replay | None = None
+    contradicts: bool = False  # its values do not go together, rather than too large for the device
 
 
 def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> list[Row]:
@@ -94,7 +95,8 @@ def until_saturation(
     """The highest rate at which work does not pile up and 95 % of the requests keep the targets.
 
     Doubles the rate until it breaks and halves the interval until it is known to 3 %. Requests are those
-    of the workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break the targets one at a time, or even a trickle.
+    of the workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break
+    the targets one at a time, or even a trickle.
     """
     load = workload.first(min(most_requests, workload.count))
     tried: list[Row] = []
@@ -157,5 +159,6 @@ def _row(label: str, value: Any, run: Callable[[], Replay]) -> Row:
     try:
         replay = run()
     except (CapacityError, ConfigError) as error:
-        return Row(label, value, None, str(error).removeprefix("(given): "))
+        reason = str(error).removeprefix("(given): ")
+        return Row(label, value, None, reason, contradicts=isinstance(error, ConfigError))
     return Row(label, value, replay.result, replay=replay)

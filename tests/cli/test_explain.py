@@ -119,3 +119,10 @@ def test_command(url: str) -> None:
     nowhere = run(explain, ["x", "--url", "http://127.0.0.1:1"])
     assert nowhere.exit_code == 1
     assert "is the server running there?" in nowhere.output
+
+
+@pytest.mark.parametrize("given", ["", "ftp://127.0.0.1", "http://", "http:///v1"])
+def test_an_address_of_no_server_is_refused(given: str) -> None:
+    told = CliRunner().invoke(explain, ["x", "--url", given])
+    assert told.exit_code == 2
+    assert f"--url {given}: a server's address is needed" in told.output

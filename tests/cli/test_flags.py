@@ -45,6 +45,7 @@ def test_every_key_is_a_flag_and_switches_are_known() -> None:
         ("m --tensor-parallel-size 2", "tensor_parallel_size"),
         ("m --swap-space 4", "swap-space: a knob"),
         ("m --max-modl-len 5", "No such option '--max-modl-len'. Did you mean '--max-model-len'?"),
+        ("m --no-enforce-eagr", "Did you mean '--no-enforce-eager'?"),
         ("m --max-num-sqs 4", "Did you mean '--max-num-seqs'?"),
         ("m --prt 4", "Did you mean '--port'?"),
         ("m --no-max-model-len 5", "No such option"),

@@ -9,7 +9,7 @@ import pytest
 from camshaft.core.errors import ConfigError
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
-from camshaft.diagnostics.diagnose.flags import has_knobs
+from camshaft.diagnostics.diagnose.flags import has_knobs, refused_options
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -34,6 +34,15 @@ def test_what_the_release_refuses_does_not_start(options: str, reason: str, vers
     verdict = _examined(options, version=version).verdict
     assert verdict.bottleneck == "refused"
     assert reason in verdict.why
+
+
+def test_what_is_overridden_is_judged_by_its_new_value() -> None:
+    command = f"vllm serve {MODEL} -tp 3 --max-num-sqs 8"
+    given = read_subject(command, Evidence(), gpu="H100")
+    turned = read_subject(command, Evidence(), gpu="H100", overrides=["tensor_parallel_size=2"])
+    assert any("do not split" in reason for reason in refused_options(given))
+    (left,) = refused_options(turned)
+    assert "--max-num-seqs" in left
 
 
 def test_a_word_that_is_no_value_is_told_as_it_was_typed() -> None:

@@ -7,11 +7,14 @@ import re
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from camshaft.diagnostics.diagnose import Change, Report, Verdict, diagnose, read_subject
+from camshaft.diagnostics.diagnose.model import Bottleneck
 from camshaft.diagnostics.evidence import observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.report.svg import Line, over_time
+from camshaft.diagnostics.simulate import PART_NAMES, PARTS
 
 KEYS = [
     "verdict",
@@ -110,3 +113,10 @@ def test_a_switch_is_spelled_as_the_command_line_takes_it(tmp_path: Path) -> Non
     shown = text.render(Report(title="t", verdict=verdict))
     assert shown.startswith("turn off enforce_eager from on to off: output 1 -> 2 tokens/s")
     assert "how: remove --enforce-eager" in shown
+
+
+def test_every_bottleneck_and_every_part_of_a_step_has_words() -> None:
+    for name in get_args(Bottleneck):
+        told = Report(title="t", verdict=Verdict(bottleneck=name, why="w", confidence="simulated"))
+        assert name == "none" or f"bottleneck: {name} (" in text.render(told)
+    assert PART_NAMES.keys() == set(PARTS)

@@ -149,6 +149,9 @@ def test_the_command_explains_itself_in_text(tmp_path) -> None:
         ([], 2, "CONFIG is needed"),
         (["cpu-demo", "--gpu", "H100", "--set", "model=nobody/x"], 2, "no sheet"),
         (["cpu-demo", "--gpu", "H100", "--slo", "ttft=soon"], 2, "target"),
+        (["llama-3.1-8b", "--gpu", "H100", "--set", "tensor_parallel_size=3"], 2, "do not divide by 3"),
+        (["llama-3.1-8b", "--gpu", "H100", "--sweep", "tensor_parallel_size=3,5"], 2, "do not divide by 5"),
+        (["llama-3.1-8b", "--gpu", "H100", "--sweep", "gpu_memory_utilization=0.05"], 1, "does not fit"),
         (["cpu-demo", "--gpu", "H100", "--engine", "vllm", "--version", "new"], 2, "0.18.0"),
     ],
 )
@@ -165,6 +168,13 @@ def _small(tmp_path: Path) -> str:
         "arrival: {kind: closed, concurrency: 4, requests: 8}\ninput_tokens: 64\noutput_tokens: 8\n"
     )
     return str(file)
+
+
+def test_the_title_of_a_search_names_no_arrivals_that_are_not_played(tmp_path: Path) -> None:
+    told = run("llama-3.1-8b", "--gpu", "H100", "--workload", _small(tmp_path), "--until-saturation")
+    assert told.exit_code == 0, told.output
+    assert "load: load: about 64 tokens in and 8 out, at each rate tried" in told.output
+    assert "clients" not in told.output
 
 
 def test_command_lines_manifests_and_models_are_taken_as_diagnose_takes_them(tmp_path: Path) -> None:
