@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -203,10 +203,23 @@ def _fix(
         written = write and _write(fixed)
         refused = refused or (write and not written)
         click.echo(_after(fixed, written), err=True)
+        if fixed.plan.fixed:
+            for moved in _moves(fixed):
+                click.echo(moved, err=True)
         if fixed.plan.left:
             click.echo(f"{fixed.label}: left to --unsafe-fixes: {flags_left(fixed.plan.left)}", err=True)
         remaining += fixed.results
     return remaining, refused
+
+
+def _moves(fixed: Fixed) -> Iterable[str]:
+    """Says, once, that options of another release than the one in use go out together with it."""
+    return dict.fromkeys(
+        f"{fixed.label}: fixed options are those of {result.target}: move from {result.start} in the same change "
+        "(an image's tag is left as it is)"
+        for result in fixed.results
+        if result.start not in (None, result.target)
+    )
 
 
 def _write(fixed: Fixed) -> bool:

@@ -194,6 +194,14 @@ def test_a_fix_says_what_it_did_and_exits_by_what_is_left(tmp_path: Path) -> Non
     assert "fixed 1; still does not start at 0.33.0 (1 error" in result.stderr
 
 
+def test_a_fix_says_that_the_release_moves_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text("docker run vllm/vllm-openai:v0.8.5 --model m --swap-space 4\n")
+    assert "move from 0.8.5 in the same change" in run(str(path), "--to", "0.33.0", "--diff").stderr
+    path.write_text("vllm serve m --swap-space 4\n")
+    assert "in the same change" not in run(str(path), "--to", "0.33.0", "--diff").stderr
+
+
 def test_a_diff_changes_nothing_and_exits_by_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "start.sh"
     path.write_text("vllm serve m --swap-space 4\n")
