@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 from ..results import Result
 from ..simulate import Replay
@@ -49,8 +49,12 @@ def decide(
     seen: Replay,
     limits: Sequence[Limit],
     confidence: Confidence,
+    capacity_per_s: float | None = None,
 ) -> Verdict:
-    """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves."""
+    """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves.
+
+    capacity_per_s: requests that a server gets through while it is full, where it is known.
+    """
     beyond = _beyond_physics(situation, limits, confidence)
     if beyond is not None:
         return beyond
@@ -69,8 +73,8 @@ def decide(
             advice=told.advice,
             telling=best.telling,
         )
-    if _overloaded(situation, seen.result):
-        return _offered_load(situation, seen, order, confidence)
+    if overloaded(situation, seen.result):
+        return _offered_load(situation, seen, order, confidence, capacity_per_s)
     return _healthy(seen, order, confidence)
 
 
@@ -79,15 +83,15 @@ def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidenc
     if best.proposal.from_evidence or confidence != "simulated":
         return False
     told = situation.workload or situation.evidence.load or situation.concurrency or situation.rate_per_s
-    return bool(told) and best.gain < log(FAR) and unexplained(situation, seen.result) is not None
+    return bool(told) and best.gain < log(FAR) and bool(unexplained(situation, seen.result, exp(best.gain)))
 
 
 def judged(
     situation: Situation, proofs: Sequence[Proof], seen: Result, limits: Sequence[Limit]
 ) -> list[Proof]:
     """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
-    overloaded = _overloaded(situation, seen)
-    found = [replace(proof, worth=_worth(situation, proof, overloaded)) for proof in proofs]
+    too_much = overloaded(situation, seen)
+    found = [replace(proof, worth=_worth(situation, proof, too_much)) for proof in proofs]
     if _unreachable(situation, limits) is None:
         return found
     return [
@@ -95,7 +99,7 @@ def judged(
     ]
 
 
-def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
+def _worth(situation: Situation, proof: Proof, too_much: bool) -> Worth:
     """Whether a turn is a remedy.
 
     A small gain does not cure an overload. A server that keeps its targets needs none. What is won in one figure and
@@ -105,7 +109,7 @@ def _worth(situation: Situation, proof: Proof, overloaded: bool) -> Worth:
         return "loses"
     if proof.gain <= WORTH:
         return "nothing to gain"
-    if overloaded and proof.after.saturated and _more_done(proof) < CURE:
+    if too_much and proof.after.saturated and _more_done(proof) < CURE:
         return "gains, and the load stays above capacity"
     if proof.proposal.from_evidence:
         return "gains"
@@ -145,7 +149,7 @@ def _trades(proof: Proof) -> bool:
     )
 
 
-def _overloaded(situation: Situation, result: Result) -> bool:
+def overloaded(situation: Situation, result: Result) -> bool:
     """Whether more arrives than can be done: requests pile up, in the evidence or in the replay."""
     rate, done = situation.rate_per_s, situation.figure("completed_per_s")
     if rate and done:
@@ -183,17 +187,24 @@ def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: C
 
 
 def _offered_load(
-    situation: Situation, seen: Replay, order: Sequence[Proof], confidence: Confidence
+    situation: Situation,
+    seen: Replay,
+    order: Sequence[Proof],
+    confidence: Confidence,
+    capacity_per_s: float | None,
 ) -> Verdict:
-    done = situation.figure("completed_per_s") or seen.result.throughput_requests_per_s
-    rate = situation.rate_per_s
     best = order[0] if order and order[0].gain > 0 else None
     tried = "no knob gains anything" if best is None else f"the best knob ({_turned(best)}) {_change(best)}"
-    ramps = "" if situation.figure("completed_per_s") else ", filling and emptying included"
+    done = situation.figure("completed_per_s") or capacity_per_s
+    if done is not None:
+        through = f"{done:.3g} are done, the server full"
+    else:
+        through = f"{seen.result.throughput_requests_per_s:.2g} are done, filling and emptying included"
+    rate = situation.rate_per_s
     shown = (
-        f"{rate:g} requests a second arrive and {done:.2g} are done{ramps}"
+        f"{rate:g} requests a second arrive and {through}"
         if rate
-        else f"requests pile up at {done:.2g} a second"
+        else f"requests pile up: {through} a second"
     )
     return Verdict(
         bottleneck="offered_load",
@@ -236,7 +247,7 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
         told = f"{kept}, and {told}"
     return Verdict(
         bottleneck="none",
-        why=f"{told}; {_binding(seen) if confidence != 'thin' else _UNKNOWN}",
+        why=f"{told}; {_binding(seen)}",
         confidence=confidence,
     )
 
@@ -249,9 +260,6 @@ _BINDING: dict[str, str] = {
     "kernel_launch": "launching kernels",
     "host": "work on the host",
 }
-
-
-_UNKNOWN = "what the steps spend their time on is not known, as their time is assumed: name the device (--gpu) and the model"
 
 
 def _binding(seen: Replay) -> str:

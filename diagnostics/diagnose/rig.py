@@ -16,6 +16,7 @@ from .fitted_cost import FittedCost
 
 FEWEST_OF_A_SHARE = 60  # of a load that is replayed at a low rate, which takes many steps
 MOST_OF_A_SHARE = 1500
+ARRIVALS_S = 60.0  # of a share: a queue that grows is then seen to
 
 
 class Rig(Protocol):
@@ -34,7 +35,7 @@ class Rig(Protocol):
 
     def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay: ...
 
-    def at_rate(self, rate_per_s: float) -> Rig:
+    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> Rig:
         """The same under a part of the load's requests, at another rate. Raises ConfigError for a load without one."""
         ...
 
@@ -68,9 +69,9 @@ class SimulatedRig:
         turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
         return turned.replay(self.workload, stop_after_s=self.stop_after_s, step_factor=factor)
 
-    def at_rate(self, rate_per_s: float) -> SimulatedRig:
+    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> SimulatedRig:
         """The same under a part of the load's requests, at another rate."""
-        return replace(self, workload=_slower(self.workload, rate_per_s), _seen={})
+        return replace(self, workload=_slower(self.workload, rate_per_s, for_s), _seen={})
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""
@@ -116,9 +117,9 @@ class FittedRig:
         setup = self._setup(changes)
         return replay(replace(setup, cost=Scaled(setup.cost, factor)), self.workload)
 
-    def at_rate(self, rate_per_s: float) -> FittedRig:
+    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> FittedRig:
         """The same under a part of the load's requests, at another rate."""
-        return replace(self, workload=_slower(self.workload, rate_per_s), _seen={})
+        return replace(self, workload=_slower(self.workload, rate_per_s, for_s), _seen={})
 
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         turned = self
@@ -136,9 +137,9 @@ class FittedRig:
         )
 
 
-def _slower(workload: Workload, rate_per_s: float) -> Workload:
-    """A minute of arrivals, and enough of them to tell a share of good ones; of a trace no more than it has."""
-    wanted = min(MOST_OF_A_SHARE, max(FEWEST_OF_A_SHARE, int(60 * rate_per_s)))
+def _slower(workload: Workload, rate_per_s: float, for_s: float) -> Workload:
+    """So many seconds of arrivals, and enough of them to tell a share of good ones; of a trace no more than it has."""
+    wanted = min(MOST_OF_A_SHARE, max(FEWEST_OF_A_SHARE, int(for_s * rate_per_s)))
     enough = workload.trace is not None and workload.count <= wanted
     return (workload if enough else workload.first(wanted)).at_rate(rate_per_s)
 

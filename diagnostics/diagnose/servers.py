@@ -8,15 +8,39 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import CamshaftError
-from ..results import Result
+from ..results import GOOD_SHARE, Targets
 from ..simulate import Replay
+from ..simulate.steady import settles
 from .model import Proof, Proposal
-from .prove import WORTH
-from .rig import Rig
+from .rig import ARRIVALS_S, Rig
 
 MOST = 4096  # servers
 PRECISION = 0.1  # of a number of servers that is large
-CANDIDATES = 4  # turns that are tried on the share that misses the targets
+CANDIDATES = 4  # proved turns that are tried on each share
+MOST_TRIES = 24  # replays of turned shares before only what held is tried
+OPENING_S = 15.0  # of arrivals, played first: most shares that miss the targets are seen to
+NEAR = 0.5  # of the requests good: fewer are not worth a word
+
+
+Propose = Callable[[Replay], Sequence[Proposal]]
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A turn with which a server fewer nearly keeps the targets."""
+
+    servers: int
+    turned: Proposal
+    good_share: float
+    error_percent: float  # by which faster steps would do; 0: the declared error does not
+
+    def sentence(self) -> str:
+        """`2 with max_num_batched_tokens 1024 keep it for 76% of the requests`."""
+        verb = "keep" if self.servers > 1 else "keeps"
+        text = f"{self.servers:,} with {self.turned.knob} {self.turned.after} {verb} it for {self.good_share:.0%} of the requests"
+        if self.error_percent:
+            text += f" and would do were all steps {self.error_percent:g} % faster, which is within the error"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +53,7 @@ class Servers:
     targets: str = ""
     turned: Proposal | None = None  # the turn that saves most, and what is needed with it
     turned_servers: int | None = None
+    near: Near | None = None  # with one server fewer than that
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -55,7 +80,8 @@ class Servers:
             text += f"; {kept} the SLO"
         if self.turned is not None and self.turned_servers is not None:
             text += f", {self._shared(self.turned_servers)} with {self.turned.knob} {self.turned.after}"
-        return f"{text}, by replays of equal shares of the load"
+        text += ", by replays of equal shares of the load"
+        return text if self.near is None else f"{text}; {self.near.sentence()}"
 
     def _shared(self, servers: int, noun: str = "") -> str:
         """A number of servers and the part of the rate that each has; one has it all."""
@@ -63,16 +89,28 @@ class Servers:
         return f"{servers:,}{noun}{each}"
 
 
-def servers_for(rig: Rig, rate_per_s: float, proofs: Sequence[Proof], at_least: int = 1) -> Servers | None:
-    """The servers that carry a rate, and the turn, of those proved, that needs fewest of them.
+def servers_for(
+    rig: Rig,
+    rate_per_s: float,
+    proofs: Sequence[Proof],
+    at_least: int = 1,
+    propose: Propose = lambda _: (),
+) -> Servers | None:
+    """The servers that carry a rate, and the turn that needs fewest of them.
 
-    at_least: fewer are known not to keep up. None where the load cannot be replayed at another rate.
+    at_least: fewer are known not to keep up. Turns are those proved and those that `propose` has for the replay of a
+    share: what helps a server depends on how much of the rate it has. None where the load cannot be replayed at another
+    rate.
     """
-    shares = _Shares(rig, rate_per_s)
     try:
-        return _searched(shares, proofs, at_least)
+        shares = _Shares(rig, rate_per_s, rig.play({}).result.targets)
+        return _searched(shares, _Turns(shares, propose, _lossless(proofs)), at_least)
     except CamshaftError:
         return None
+
+
+def _lossless(proofs: Sequence[Proof]) -> list[Proposal]:
+    return [proof.proposal for proof in proofs if not proof.proposal.lossy][:CANDIDATES]
 
 
 @dataclass(slots=True)
@@ -81,72 +119,111 @@ class _Shares:
 
     rig: Rig
     rate_per_s: float
-    _played: dict[str, Replay] = field(default_factory=dict)
+    targets: Targets
+    _rigs: dict[tuple[int, float], Rig] = field(default_factory=dict)  # they keep what they played
 
-    def play(self, servers: int, turned: Mapping[str, Any]) -> Replay:
-        key = f"{servers} {sorted(turned.items())!r}"
-        if key not in self._played:
-            self._played[key] = self.rig.at_rate(self.rate_per_s / servers).play(turned)
-        return self._played[key]
+    def at(self, servers: int, for_s: float = ARRIVALS_S) -> Rig:
+        """What plays the share of one of so many servers."""
+        if (servers, for_s) not in self._rigs:
+            self._rigs[servers, for_s] = self.rig.at_rate(self.rate_per_s / servers, for_s)
+        return self._rigs[servers, for_s]
 
+    def keeps_up(self, servers: int) -> bool:
+        return settles(self.at(servers).play({}))
 
-def _searched(shares: _Shares, proofs: Sequence[Proof], at_least: int) -> Servers:
-    def keeps_up(turned: Mapping[str, Any]) -> Callable[[int], bool]:
-        return lambda servers: settles(shares.play(servers, turned))
+    def keeps(self, servers: int, turned: Mapping[str, Any]) -> bool:
+        """Whether nothing piles up and, with targets, so many requests are good."""
+        return not self.misses_early(servers, turned) and self.held(self.at(servers).play(turned))
 
-    def keeps(turned: Mapping[str, Any]) -> Callable[[int], bool]:
-        def holds(servers: int) -> bool:
-            replayed = shares.play(servers, turned)
-            return settles(replayed) and replayed.result.keeps_targets
+    def held(self, replayed: Replay) -> bool:
+        return settles(replayed) and (replayed.result.keeps_targets or not self.targets.any)
 
-        return holds
-
-    targets = proofs[0].before.targets if proofs else shares.play(at_least, {}).result.targets
-    enough = fewest(keeps_up({}), at_least)
-    kept = fewest(keeps({}), max(2, enough or at_least)) if targets.any else None
-    needed = kept if targets.any else enough
-    best = _best_turn(shares, proofs, _too_few(at_least, needed))
-    turned = None
-    if best is not None:
-        turned = fewest((keeps if targets.any else keeps_up)(best.turned), 1, known=needed)
-    if turned is None or (needed is not None and turned >= needed):
-        best = turned = None
-    return Servers(shares.rate_per_s, enough, kept, targets.describe(), best, turned)
+    def misses_early(self, servers: int, turned: Mapping[str, Any]) -> bool:
+        """Whether more requests of the first seconds miss the targets than may of all."""
+        opening, whole = self.at(servers, OPENING_S), self.at(servers)
+        if not self.targets.any or 2 * opening.workload.count > whole.workload.count:
+            return False
+        result = opening.play(turned).result
+        missed = (1 - result.good_share) * opening.workload.count
+        return missed > (1 - GOOD_SHARE) * whole.workload.count
 
 
-def _too_few(least: int, needed: int | None) -> int:
-    """Servers at which turns differ: between those that are too few with any of them and those that are enough."""
-    return max(1, math.isqrt(least * (needed or 64 * least)))
+@dataclass(slots=True)
+class _Turns:
+    """The turns that are tried on a share: what held on another one, what its own replay suggests, what was proved."""
 
+    shares: _Shares
+    propose: Propose
+    proved: Sequence[Proposal]
+    tries: int = 0
+    held: list[Proposal] = field(default_factory=list)  # the last first
+    _found: dict[int, Proposal | None] = field(default_factory=dict)
 
-def _best_turn(shares: _Shares, proofs: Sequence[Proof], servers: int) -> Proposal | None:
-    """The turn under which most requests of a share that is too large are good (or done, without targets)."""
-    tried = [(_done(shares.play(servers, {}).result) * (1 + WORTH), None)]
-    for proof in [proof for proof in proofs if not proof.proposal.lossy][:CANDIDATES]:
+    def holding(self, servers: int) -> Proposal | None:
+        """The first turn with which so many servers are enough."""
+        if servers not in self._found:
+            self._found[servers] = next(
+                (p for p in self.candidates(servers) if self._holds(servers, p)), None
+            )
+            if (found := self._found[servers]) is not None:
+                self.held.insert(0, found)
+        return self._found[servers]
+
+    def candidates(self, servers: int) -> list[Proposal]:
+        """Each once; after many replays only what held before."""
+        if self.tries >= MOST_TRIES:
+            return self.held[:1]
+        seen = self.shares.at(servers, OPENING_S).play({})
+        suggested = [proposal for proposal in self.propose(seen) if not proposal.lossy]
+        listed = (*self.held, *suggested, *self.proved)
+        return list({repr(sorted(p.turned.items())): p for p in listed}.values())
+
+    def _holds(self, servers: int, proposal: Proposal) -> bool:
+        self.tries += 1
         try:
-            tried.append((_done(shares.play(servers, proof.proposal.turned).result), proof.proposal))
+            return self.shares.keeps(servers, proposal.turned)
+        except CamshaftError:
+            return False
+
+
+def _searched(shares: _Shares, turns: _Turns, at_least: int) -> Servers:
+    targets = shares.targets
+    enough = fewest(shares.keeps_up, at_least)
+    kept = fewest(lambda n: shares.keeps(n, {}), max(2, enough or at_least)) if targets.any else None
+    needed = kept if targets.any else enough
+    turned = fewest(lambda n: turns.holding(n) is not None, 1, known=needed)
+    if turned is None or (needed is not None and turned >= needed):
+        return Servers(shares.rate_per_s, enough, kept, targets.describe())
+    return Servers(
+        shares.rate_per_s,
+        enough,
+        kept,
+        targets.describe(),
+        turns.holding(turned),
+        turned,
+        _near(turns, turned - 1),
+    )
+
+
+def _near(turns: _Turns, servers: int) -> Near | None:
+    """What comes nearest with one server fewer, where half the requests or more are good with it."""
+    shares = turns.shares
+    if not servers or not shares.targets.any or turns.tries >= MOST_TRIES:
+        return None
+    best: tuple[float, Proposal] | None = None
+    for proposal in turns.candidates(servers):
+        try:
+            if shares.misses_early(servers, proposal.turned):
+                continue
+            share = shares.at(servers).play(proposal.turned).result.good_share
         except CamshaftError:
             continue
-    return max(tried, key=lambda row: row[0])[1]
-
-
-def settles(replayed: Replay) -> bool:
-    """Whether no queue builds up, nor do requests that run: no more than by chance from the middle of the arrivals on."""
-    if replayed.result.saturated:
-        return False
-    log = replayed.log
-    last_s = max((record.arrival_s for record in replayed.records), default=0.0)
-    ends, there = log.column("end_s"), log.column("running") + log.column("waiting")
-    middle = there[(ends > 0.4 * last_s) & (ends <= 0.6 * last_s)]
-    tail = there[(ends > 0.8 * last_s) & (ends <= last_s)]
-    if not len(middle) or not len(tail):
-        return True
-    usual = float(middle.mean())
-    return float(tail.mean()) <= 1.05 * usual + 2 * math.sqrt(usual)
-
-
-def _done(result: Result) -> float:
-    return result.goodput_requests_per_s if result.targets.any else result.throughput_requests_per_s
+        best = (share, proposal) if best is None or share > best[0] else best
+    if best is None or best[0] < NEAR:
+        return None
+    percent = min(90.0, shares.rig.band_percent)
+    faster = shares.at(servers).play_at(best[1].turned, 1 - percent / 100)
+    return Near(servers, best[1], best[0], percent if shares.held(faster) else 0.0)
 
 
 def fewest(holds: Callable[[int], bool], at_least: int, known: int | None = None) -> int | None:

@@ -9,12 +9,13 @@ import pytest
 from camshaft.core.config import load_config
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
-from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
+from camshaft.diagnostics.diagnose import Proposal, Report, diagnose, read_subject
 from camshaft.diagnostics.diagnose.rig import SimulatedRig
-from camshaft.diagnostics.diagnose.servers import MOST, Servers, fewest, servers_for, settles
+from camshaft.diagnostics.diagnose.servers import MOST, Near, Servers, fewest, servers_for
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
 from camshaft.diagnostics.simulate import prepare
+from camshaft.diagnostics.simulate.steady import capacity_per_s, settles
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 13])
@@ -102,3 +103,41 @@ def test_one_server_is_not_said_to_carry_what_piles_up() -> None:
     assert found is not None
     assert found.keep_up is not None
     assert found.keep_up >= 2
+
+
+def test_turns_are_tried_again_on_each_share() -> None:
+    """A turn that the replay of the whole load does not suggest is found where a share's replay does."""
+    prepared = prepare(
+        load_config("h100-8b", purpose="inspect"),
+        load_hardware("H100"),
+        targets=parse_targets("ttft=500ms,itl=50ms"),
+    )
+    rig = SimulatedRig(prepared, load_workload("chat").first(120).at_rate(16.0))
+    turn = Proposal(bottleneck="token_budget", knob="max_num_batched_tokens", before=2048, after=1024, why="")
+    found = servers_for(rig, 16.0, [], 1, lambda share: [turn] if share is not rig.play({}) else [])
+    assert found is not None
+    assert (found.turned, found.turned_servers) == (turn, 1)
+    assert found.keep_targets is not None
+    assert found.keep_targets > 1
+
+
+def test_what_nearly_does_with_one_server_fewer_is_told() -> None:
+    turn = Proposal(bottleneck="token_budget", knob="max_num_batched_tokens", before=2048, after=1024, why="")
+    told = Servers(40.0, 3, 10, "ttft 1 s", turn, 3, Near(2, turn, 0.763, 8.0)).sentence()
+    assert "3 (13.3/s each) with max_num_batched_tokens 1024" in told
+    assert "2 with max_num_batched_tokens 1024 keep it for 76% of the requests" in told
+    assert told.endswith("would do were all steps 8 % faster, which is within the error")
+
+
+def test_the_rate_of_a_full_server_leaves_out_its_filling_and_emptying() -> None:
+    """However short the load, the rate told is near that of a long one; of a server with room there is none."""
+    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
+    load = load_workload("chat")
+    long = prepared.replay(load.first(1500).at_rate(60.0))
+    short = prepared.replay(load.first(700).at_rate(60.0))
+    capacity, told = capacity_per_s(long), capacity_per_s(short)
+    assert capacity is not None
+    assert told is not None
+    assert abs(told / capacity - 1) < 0.1
+    assert short.result.throughput_requests_per_s < told
+    assert capacity_per_s(prepared.replay(load.first(120).at_rate(2.0))) is None
