@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,87 +81,86 @@ HONEST = (
 )
 
 
-def machine(make_harness: Any) -> type[RuleBasedStateMachine]:
-    class Machine(RuleBasedStateMachine):
-        @initialize(
-            policy=st.sampled_from(HONEST + HOSTILE),
-            blocks=st.integers(6, 40),
-            rows=st.integers(1, 6),
-            caching=st.booleans(),
-            reserve=st.booleans(),
+class Lives(RuleBasedStateMachine):
+    """A subclass says which harness it runs in."""
+
+    make_harness: Callable[..., Any]
+
+    @initialize(
+        policy=st.sampled_from(HONEST + HOSTILE),
+        blocks=st.integers(6, 40),
+        rows=st.integers(1, 6),
+        caching=st.booleans(),
+        reserve=st.booleans(),
+    )
+    def start(self, policy: Any, blocks: int, rows: int, caching: bool, reserve: bool) -> None:
+        self.h = self.make_harness(
+            Hostile(policy) if policy in HOSTILE else policy,
+            num_blocks=blocks,
+            max_num_seqs=rows,
+            enable_prefix_caching=caching,
+            reserve_full_prompt=reserve,
+            max_num_batched_tokens=200,
+            max_wait_s=20.0,
         )
-        def start(self, policy: Any, blocks: int, rows: int, caching: bool, reserve: bool) -> None:
-            self.h = make_harness(
-                Hostile(policy) if policy in HOSTILE else policy,
-                num_blocks=blocks,
-                max_num_seqs=rows,
-                enable_prefix_caching=caching,
-                reserve_full_prompt=reserve,
-                max_num_batched_tokens=200,
-                max_wait_s=20.0,
-            )
-            self.requests: list[Request] = []
+        self.requests: list[Request] = []
 
-        @rule(
-            shared=st.integers(0, 30),
-            own=st.integers(1, 40),
-            max_tokens=st.integers(1, 30),
-            tenant=st.sampled_from(["a", "b", "c"]),
-            priority=st.integers(-2, 2),
-            siblings=st.integers(0, 2),
-        )
-        def add(
-            self, shared: int, own: int, max_tokens: int, tenant: str, priority: int, siblings: int
-        ) -> None:
-            prompt = [*range(200, 200 + shared), *([300 + len(self.requests)] * own)]
-            parent = f"p{len(self.requests)}"
-            try:
-                fields = {"max_tokens": max_tokens, "tenant": tenant, "priority": priority}
-                first = self.h.add(prompt, id=parent, deadline_s=self.h.now + own, **fields)
-                self.requests.append(first)
-                for _ in range(siblings):
-                    self.requests.append(self.h.add(prompt, fork_of=parent, **fields))
-            except RequestError:
-                assert len(prompt) >= self.h.params.max_length
+    @rule(
+        shared=st.integers(0, 30),
+        own=st.integers(1, 40),
+        max_tokens=st.integers(1, 30),
+        tenant=st.sampled_from(["a", "b", "c"]),
+        priority=st.integers(-2, 2),
+        siblings=st.integers(0, 2),
+    )
+    def add(self, shared: int, own: int, max_tokens: int, tenant: str, priority: int, siblings: int) -> None:
+        prompt = [*range(200, 200 + shared), *([300 + len(self.requests)] * own)]
+        parent = f"p{len(self.requests)}"
+        try:
+            fields = {"max_tokens": max_tokens, "tenant": tenant, "priority": priority}
+            first = self.h.add(prompt, id=parent, deadline_s=self.h.now + own, **fields)
+            self.requests.append(first)
+            for _ in range(siblings):
+                self.requests.append(self.h.add(prompt, fork_of=parent, **fields))
+        except RequestError:
+            assert len(prompt) >= self.h.params.max_length
 
-        @precondition(lambda self: self.requests)
-        @rule(which=st.integers(0, 10**6))
-        def abort(self, which: int) -> None:
-            self.h.scheduler.abort(self.requests[which % len(self.requests)], self.h.now)
+    @precondition(lambda self: self.requests)
+    @rule(which=st.integers(0, 10**6))
+    def abort(self, which: int) -> None:
+        self.h.scheduler.abort(self.requests[which % len(self.requests)], self.h.now)
 
-        @rule(count=st.integers(1, 8))
-        def step(self, count: int) -> None:
-            for _ in range(count):
-                self.h.step()
+    @rule(count=st.integers(1, 8))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.h.step()
 
-        @rule()
-        def wait(self) -> None:
-            self.h.now += 30.0
+    @rule()
+    def wait(self) -> None:
+        self.h.now += 30.0
 
-        @invariant()
-        def sound(self) -> None:
-            if hasattr(self, "h"):
-                self.h.scheduler.check_integrity()
+    @invariant()
+    def sound(self) -> None:
+        if hasattr(self, "h"):
+            self.h.scheduler.check_integrity()
 
-        def teardown(self) -> None:
-            if not hasattr(self, "h"):
-                return
-            self.h.drain()
-            scheduler = self.h.scheduler
-            scheduler.check_integrity()
-            assert scheduler.kv.num_free == self.h.params.num_blocks
-            assert scheduler.rows.num_free == self.h.params.max_num_seqs
-            assert all(r.state is State.FINISHED for r in self.requests)
-            for request in self.requests:
-                told = scheduler.ledger.explain(request.id)["events"]
-                drawn = sum(event["event"] == "token" or event.get("drew", False) for event in told)
-                assert drawn == len(request.output), "the ledger told another number of tokens"
-
-    return Machine
+    def teardown(self) -> None:
+        if not hasattr(self, "h"):
+            return
+        self.h.drain()
+        scheduler = self.h.scheduler
+        scheduler.check_integrity()
+        assert scheduler.kv.num_free == self.h.params.num_blocks
+        assert scheduler.rows.num_free == self.h.params.max_num_seqs
+        assert all(r.state is State.FINISHED for r in self.requests)
+        for request in self.requests:
+            told = scheduler.ledger.explain(request.id)["events"]
+            drawn = sum(event["event"] == "token" or event.get("drew", False) for event in told)
+            assert drawn == len(request.output), "the ledger told another number of tokens"
 
 
 def test_random_lives(harness: Any) -> None:
-    case = machine(harness).TestCase
+    case = type("LivesHere", (Lives,), {"make_harness": staticmethod(harness)}).TestCase
     case.settings = settings(
         max_examples=150,
         stateful_step_count=30,
