@@ -19,6 +19,16 @@ def title(subject: Subject) -> str:
     return f"{subject.label}: {model} on {where}, {subject.engine.describe()}"
 
 
+def missing(subject: Subject) -> str:
+    """What has to be named before step times can be computed: `--gpu and --model`; empty where nothing has."""
+    named = subject.given.get("model")
+    model = f"a folder with the config.json of {named}, which has no sheet here, with --model"
+    parts = [] if subject.hardware else ["--gpu"]
+    if subject.shape is None:
+        parts.append(model if named else "--model")
+    return " and ".join(parts)
+
+
 def about(subject: Subject) -> dict[str, str]:
     """What was diagnosed, part by part."""
     told = {

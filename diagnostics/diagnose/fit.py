@@ -29,10 +29,11 @@ ROUNDS = 4
 
 @dataclass(slots=True)
 class _Notes:
-    """What was assumed, and whether step times rest on any figure at all."""
+    """What was assumed, and whether step times rest on any figure at all, and the cache's size."""
 
     lines: list[str]
     measured: bool = False
+    sized: bool = True
 
 
 def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
@@ -75,6 +76,7 @@ def _params(situation: Situation, workload: Workload, notes: _Notes) -> Schedule
     )
     if tokens is None:
         tokens = 4.0 * max(slots, situation.concurrency or 1) * longest
+        notes.sized = False
         notes.lines.append("the size of the KV cache is not known; it is taken to be no limit")
     tokens = _room(situation, tokens, longest)
     chunked = value("enable_chunked_prefill")
@@ -131,7 +133,8 @@ def _kv_share(situation: Situation, notes: _Notes) -> float:
     if gib and device is not None:
         usable = device.memory_gib * float(situation.value("gpu_memory_utilization") or 0.9)
         return min(0.95, max(0.02, float(gib) / usable))
-    notes.lines.append("the cache is taken to have 40 % of the usable memory")
+    if notes.sized:
+        notes.lines.append("the cache is taken to have 40 % of the usable memory")
     return 0.4
 
 

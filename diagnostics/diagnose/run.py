@@ -15,11 +15,12 @@ from ...core.workload import Workload, load_workload
 from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..loads import load_text
 from ..results import Targets
-from ..simulate import Prepared, prepare
-from .decide import decide, judged, ranked
+from ..simulate import Prepared, Replay, prepare
+from ..simulate.steady import capacity_per_s, settles
+from .decide import decide, judged, overloaded, ranked
 from .dialect import in_sglang
 from .ends import Ends, as_it_is, at_the_ends, kept, none_at_the_ends, play_ends
-from .facts import about, memory, title, told
+from .facts import about, memory, missing, title, told
 from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .flags import flag_traps, has_knobs
@@ -30,7 +31,7 @@ from .model import Confidence, Limit, Proof, Report, Verdict
 from .prove import WORTH, Objective, best_pair, prove
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
-from .servers import Servers, servers_for, settles
+from .servers import Servers, servers_for
 from .situation import Situation, measured_kv_tokens
 from .subject import Subject, placed
 from .turns import turns
@@ -40,6 +41,7 @@ MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a 
 FULL_S = 40  # seconds of arrivals at a rate: a queue is then seen to grow
 AT_A_RATE = (160, 1024)  # the fewest requests, which take many steps where few run at once, and the most
 MOST_ALTERNATIVES = 6
+SURE = 1.02  # times the rate of a full server: above it work piles up
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
 
@@ -120,7 +122,10 @@ def _replayed(
     unique = {repr(sorted(p.turned.items())): p for p in reversed(possible)}
     objective = Objective.of(situation, seen.result)
     proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result, limits))
-    verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation))
+    capacity = _capacity(rig, situation, seen)
+    verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation), capacity)
+    if _rests_on_assumed_steps(verdict, rig, situation):
+        verdict = _too_thin(situation.subject)
     pair = best_pair(rig, proofs, objective)
     chosen = next(
         (p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None
@@ -135,7 +140,9 @@ def _replayed(
         gap = unexplained(situation, seen.result)
     if gap and verdict.bottleneck == "none":
         verdict, gap = replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
-    servers = _servers(rig, situation, verdict, chosen, proofs)
+    elif gap and verdict.at_the_ends:
+        verdict, gap = replace(verdict, at_the_ends=f"{verdict.at_the_ends}. But {gap}"), None
+    servers = _servers(rig, situation, verdict, chosen, proofs, capacity)
     if servers is not None and verdict.knob is None:
         verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
     verdict = replace(verdict, advice=". ".join(_advice(verdict, chosen, servers, prepared)))
@@ -169,8 +176,24 @@ def _advice(
     return advice
 
 
+def _capacity(rig: Rig, situation: Situation, seen: Replay) -> float | None:
+    """Requests that the server as it is gets through in a second while it is full; None where it is not overloaded."""
+    if not overloaded(situation, seen.result):
+        return None
+    try:
+        long = rig.at_rate(situation.rate_per_s).play({}) if situation.rate_per_s else seen
+    except CamshaftError:
+        long = seen
+    return capacity_per_s(long)
+
+
 def _servers(
-    rig: Rig, situation: Situation, verdict: Verdict, chosen: Proof | None, proofs: Sequence[Proof]
+    rig: Rig,
+    situation: Situation,
+    verdict: Verdict,
+    chosen: Proof | None,
+    proofs: Sequence[Proof],
+    capacity: float | None,
 ) -> Servers | None:
     """How many servers the rate needs, where one does not keep up or keeps no targets even with the knob turned."""
     rate = situation.rate_per_s
@@ -181,9 +204,15 @@ def _servers(
     enough = settles(seen) and (seen.result.keeps_targets or not seen.result.targets.any)
     if verdict.bottleneck != "offered_load" and (enough or (chosen is None and verdict.bottleneck != "none")):
         return None
-    done = situation.figure("completed_per_s") or rate
+    done = situation.figure("completed_per_s") or (SURE * capacity if capacity else rate)
     piles_up = verdict.bottleneck == "offered_load" or not settles(as_it_is)
-    return servers_for(rig, rate, proofs, max(2 if piles_up else 1, math.ceil(rate / done)))
+    return servers_for(
+        rig,
+        rate,
+        proofs,
+        max(2 if piles_up else 1, math.ceil(rate / done)),
+        lambda share: [turn for turn in turns(situation, share) if has_knobs(situation.subject, turn.turned)],
+    )
 
 
 def _assumed(prepared: Prepared | None) -> tuple[str, ...]:
@@ -212,6 +241,14 @@ def _confidence(rig: Rig, situation: Situation) -> Confidence:
     if isinstance(rig, FittedRig) and rig.band_percent >= 50 and not situation.complaint:
         return "thin"
     return rig.confidence
+
+
+def _rests_on_assumed_steps(verdict: Verdict, rig: Rig, situation: Situation) -> bool:
+    """Whether a verdict without a knob has nothing behind it but a replay whose step times nobody told."""
+    if not (isinstance(rig, FittedRig) and rig.band_percent >= 50):
+        return False
+    piles_up = situation.figure("completed_per_s") or situation.evidence.trend("waiting") == "rising"
+    return verdict.bottleneck == "none" or (verdict.bottleneck == "offered_load" and not piles_up)
 
 
 def _prepared(subject: Subject, evidence: Evidence, targets: Targets) -> Prepared | None:
@@ -325,15 +362,9 @@ def _told_enough(evidence: Evidence, found: Sequence[str]) -> bool:
 
 
 def _too_thin(subject: Subject) -> Verdict:
-    missing = [
-        name for name, known in (("--gpu", subject.hardware), ("--model", subject.shape)) if known is None
-    ]
-    named = subject.given.get("model")
-    if named and subject.shape is None:
-        missing[-1] = f"a folder with the config.json of {named}, which has no sheet here, with --model"
     return Verdict(
         bottleneck="none",
-        why=f"too little is known for a verdict: name {' and '.join(missing)}, or give a log, a metrics page or figures "
-        "(--log, --metrics, --observed)",
+        why=f"too little is known for a verdict: name {missing(subject)}, or show how long its steps take (a "
+        "log, a metrics page or figures such as tpot_ms: --log, --metrics, --observed)",
         confidence="thin",
     )

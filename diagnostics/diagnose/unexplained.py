@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from ..results import Result
+from .figures import number
 from .situation import Situation
 
-FAR = 2.0  # times the replayed figure: beyond every declared error
+FAR = 2.0  # times the replayed latency: beyond every declared error
+LESS = 1.15  # beyond the declared error, a rate is so many times lower than the replayed one
+MORE = 1.5  # and so many times higher, as a replay's rate counts its filling and emptying
 _LATENCIES = {
     "ttft_ms": "the first token",
     "tpot_ms": "a token",
@@ -14,10 +20,29 @@ _LATENCIES = {
 }
 
 
-def unexplained(situation: Situation, replayed: Result) -> str | None:
-    """The observed latency that lies furthest above the replayed one, from FAR times on, or preemptions that the replay
-    has none of; None where the replay explains what is seen.
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    text: str
+    times: float  # what it was missed by, at least
+
+
+def unexplained(situation: Situation, replayed: Result, times: float = 1.0) -> str | None:
+    """The observed latency that lies furthest above the replayed one, from FAR times on; a rate that lies beyond the
+    declared error; or preemptions that the replay has none of. None where the replay explains what is seen, or misses
+    it by fewer `times`.
     """
+    gap = _late(situation, replayed) or next(_rates(situation, replayed), None)
+    if gap is None and situation.preempting and replayed.preemptions == 0:
+        gap = _Gap("sequences are evicted and in the replay of that load none is", FAR)
+    if gap is None or gap.times < times:
+        return None
+    return (
+        f"what is seen is not explained: {gap.text}. Its cause is not modelled here: another load or cache than "
+        "replayed, the host, the network or a neighbour; --log or --metrics of that time may show it"
+    )
+
+
+def _late(situation: Situation, replayed: Result) -> _Gap | None:
     found, furthest = None, FAR
     for name, what in _LATENCIES.items():
         own = getattr(replayed, name)
@@ -27,15 +52,36 @@ def unexplained(situation: Situation, replayed: Result) -> str | None:
             expected = max(getattr(own, statistic), 1e-3)
             if told is not None and told >= furthest * expected:
                 furthest = told / expected
-                found = f"{what} ({statistic}) takes {told:,.0f} ms and in the replay of that load {expected:,.0f} ms"
+                text = f"{what} ({statistic}) takes {told:,.0f} ms and in the replay of that load {expected:,.0f} ms"
+                found = _Gap(text, FAR)
     pace = situation.figure("request_output_tokens_per_s")
     if found is None and pace and replayed.tpot_ms is not None and 1e3 / pace >= FAR * replayed.tpot_ms.mean:
-        found = f"a request gets {pace:g} tokens/s and in the replay of that load {1e3 / replayed.tpot_ms.mean:,.0f}"
-    if found is None and situation.preempting and replayed.preemptions == 0:
-        found = "sequences are evicted and in the replay of that load none is"
-    if found is None:
-        return None
-    return (
-        f"what is seen is not explained: {found}. Its cause is not modelled here: another load or cache than told, the "
-        "host, the network or a neighbour; --log or --metrics of that time may show it"
-    )
+        usual = 1e3 / replayed.tpot_ms.mean
+        found = _Gap(f"a request gets {pace:g} tokens/s and in the replay of that load {usual:,.0f}", FAR)
+    return found
+
+
+def _rates(situation: Situation, replayed: Result) -> Iterator[_Gap]:
+    """The rates seen over the whole load that lie beyond the declared error of the replayed ones."""
+    predicted = {
+        "output_tokens_per_s": ("output tokens", replayed.throughput_output_tokens_per_s),
+        "total_tokens_per_s": ("tokens", replayed.throughput_total_tokens_per_s),
+        "completed_per_s": ("requests", replayed.throughput_requests_per_s),
+    }
+    if not situation.preempting and not situation.figure("prefix_hit_rate"):
+        predicted["prompt_tokens_per_s"] = (
+            "prompt tokens",
+            replayed.input_tokens / max(replayed.duration_s, 1e-9),
+        )
+    error = 1 + float(replayed.error_band.get("tpot_percent", 0.0)) / 100
+    for name, (what, expected) in predicted.items():
+        figure = situation.evidence.find(name, "mean", "") or situation.evidence.find(name, "", "")
+        told = None if figure is None else figure.value
+        if not told or expected <= 0:
+            continue
+        factor = max(expected / told, told / expected)
+        if factor > error * (LESS if told < expected else MORE):
+            text = (
+                f"{number(told)} {what} a second are done and {number(expected)} in the replay of that load"
+            )
+            yield _Gap(text, factor)

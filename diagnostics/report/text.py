@@ -252,6 +252,8 @@ def _predicted(report: Report) -> Iterator[str]:
         "the model's and device's step times"
         if report.verdict.confidence == "simulated"
         else "step times fitted from the evidence"
+        if report.verdict.confidence == "fitted"
+        else "assumed step times"
     )
     turned = bool(report.verdict.predicted)
     yield f"replayed with {how}{_error(report)}:"

@@ -11,6 +11,7 @@ from camshaft.core.workload import load_workload
 from camshaft.diagnostics.diagnose import Report, diagnose, read_subject
 from camshaft.diagnostics.diagnose.flags import has_knobs, refused_options
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
+from camshaft.diagnostics.report import text
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -84,6 +85,26 @@ def test_where_step_times_are_assumed_nothing_is_said_of_what_they_go_to() -> No
     assert verdict.confidence == "thin"
     assert "--gpu" in verdict.why
     assert "reading weights" not in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("command", "seen", "asked"),
+    [
+        (None, {"ttft_p99_s": 4.2}, "name --gpu and --model, or"),
+        (None, {"ttft_p50_s": 4.2, "request_rate": 40}, "name --gpu and --model, or"),
+        (f"vllm serve {MODEL} --max-model-len 8192", {"ttft_p50_s": 4.2}, "name --gpu, or"),
+    ],
+)
+def test_where_step_times_are_assumed_there_is_no_verdict(
+    command: str | None, seen: dict[str, float], asked: str
+) -> None:
+    evidence = observed_mapping(seen, "observed")
+    report = diagnose(read_subject(command, evidence), evidence)
+    shown = text.render(report)
+    assert shown.startswith("no verdict: ")
+    assert asked in report.verdict.why
+    assert "fitted from the evidence" not in shown
+    assert "40 % of the usable memory" not in shown
 
 
 def test_a_device_that_only_a_files_name_tells_is_said_to_be_so(tmp_path: Path) -> None:

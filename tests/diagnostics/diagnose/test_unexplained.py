@@ -36,6 +36,35 @@ def test_what_the_replay_gives_is_not(examine: Diagnose) -> None:
     assert not any("not explained" in text for text in report.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({"output_tok_s": 150}, "150 output tokens a second are done and 3"),
+        ({"output_tok_s": 900}, "900 output tokens a second are done and 3"),
+        ({"completed_req_s": 1}, "1 requests a second are done and "),
+        ({"prompt_tok_s": 700}, "700 prompt tokens a second are done and "),
+    ],
+)
+def test_a_rate_beyond_the_error_of_the_replay_is_named(
+    examine: Diagnose, seen: dict[str, Any], said: str
+) -> None:
+    report = examine(CONFIG, {**LOAD, **seen}, version="0.18.0", gpu="H100")
+    assert said in f"{report.verdict.why} {report.assumptions}"
+
+
+@pytest.mark.parametrize("seen", [{"output_tok_s": 380}, {"prompt_tok_s": 1900}, {"output_tok_s_max": 2000}])
+def test_a_rate_within_it_is_not(examine: Diagnose, seen: dict[str, Any]) -> None:
+    report = examine(CONFIG, {**LOAD, **seen}, version="0.18.0", gpu="H100")
+    assert "not explained" not in f"{report.verdict.why} {report.verdict.at_the_ends} {report.assumptions}"
+
+
+def test_a_knob_is_not_proved_by_a_replay_that_misses_what_is_seen(examine: Diagnose) -> None:
+    seen = {"running": 8, "waiting": 56, "output_tok_s": 300, "input_len": 500, "output_len": 200}
+    verdict = examine({**CONFIG, "max_num_seqs": 8}, seen, version="0.18.0", gpu="H100").verdict
+    assert verdict.knob == "max_num_seqs"
+    assert "But what is seen is not explained: 300 output tokens a second" in verdict.at_the_ends
+
+
 def test_the_release_is_the_image_s_where_nobody_names_one(tmp_path: Path) -> None:
     file = tmp_path / "docker-compose.yml"
     file.write_text(
