@@ -162,19 +162,32 @@ def _rows() -> list[Build]:
     ]
 
 
-def _fp8() -> list[Build]:
-    product = {
-        "x": "*fp8e4nv",
-        "x_scales": "*fp32",
-        "weight": "*fp8e4nv",
-        "w_scales": "*fp32",
-        "out": "*bf16",
-    }
-    product |= {"partial": "*fp32", "arrived": "*i32"}
-    product |= dict.fromkeys(("rows", "n", "k", "out_stride"), "i32")
-    narrow = dict.fromkeys(("x", "added", "weight"), "*bf16")
-    narrow |= {"static_scale": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
-    narrow |= {"x_stride": "i32", "width": "i32", "eps": "fp32"}
+def _fp8_products() -> list[Build]:
+    types = {"x": "*fp8e4nv", "x_scales": "*fp32", "weight": "*fp8e4nv", "w_scales": "*fp32", "out": "*bf16"}
+    types |= {"partial": "*fp32", "arrived": "*i32"}
+    types |= dict.fromkeys(("rows", "n", "k", "out_stride"), "i32")
+    return [
+        Build(
+            f"fp8-{kind}-{rows}x{columns}",
+            fp8_product.fp8_product_kernel,
+            types,
+            {"ROWS": rows, "COLUMNS": columns, "BLOCK": fp8_product.BLOCK, "BLOCKED": kind == "blocks"},
+            ("x", "weight", "out", "partial", "n", "k", "out_stride"),
+            num_warps=warps,
+            num_stages=fp8_product.STAGES,
+            arches=(arch,),
+        )
+        for kind in ("rows", "blocks")
+        for arch in FP8_ARCHES
+        for rows, columns, warps in _fp8_tiles(arch)
+    ]
+
+
+def _narrowed_rows() -> list[Build]:
+    """Activations made FP8, after a norm or a gate."""
+    types = dict.fromkeys(("x", "added", "weight"), "*bf16")
+    types |= {"static_scale": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
+    types |= {"x_stride": "i32", "width": "i32", "eps": "fp32"}
     limits = {"STATIC": False, "LARGEST": FP8_MAX, "SMALLEST": 1e-12}
     kinds = {
         "norm-4096": (4096, 1, {"ADDED": False, "HAS_NORM": True, "GATED": False}),
@@ -185,24 +198,9 @@ def _fp8() -> list[Build]:
     return [
         *(
             Build(
-                f"fp8-{kind}-{rows}x{columns}",
-                fp8_product.fp8_product_kernel,
-                product,
-                {"ROWS": rows, "COLUMNS": columns, "BLOCK": fp8_product.BLOCK, "BLOCKED": kind == "blocks"},
-                ("x", "weight", "out", "partial", "n", "k", "out_stride"),
-                num_warps=warps,
-                num_stages=fp8_product.STAGES,
-                arches=(arch,),
-            )
-            for kind in ("rows", "blocks")
-            for arch in FP8_ARCHES
-            for rows, columns, warps in _fp8_tiles(arch)
-        ),
-        *(
-            Build(
                 f"quantize-rows-{name}",
                 quantize_rows.quantize_rows_kernel,
-                narrow,
+                types,
                 {"WIDTH": next_power_of_2(width), "GROUPS": groups, "NUM_GROUPS": groups, **flags, **limits},
                 ("x", "added", "weight", "values", "x_stride", "width"),
                 num_warps=warps_of(width),
@@ -214,7 +212,7 @@ def _fp8() -> list[Build]:
             Build(
                 f"quantize-rows-gated-53248{'-blocks' if grouped else ''}",
                 quantize_rows.quantize_wide_rows_kernel,
-                {name: kind for name, kind in narrow.items() if name not in ("added", "weight", "eps")},
+                {name: kind for name, kind in types.items() if name not in ("added", "weight", "eps")},
                 {"STRIP": quantize_rows.STRIP, "GROUPS": quantize_rows.STRIP // BLOCK if grouped else 1}
                 | {"GROUPED": grouped, "GATED": True, **limits},
                 ("x", "values", "x_stride", "width"),
@@ -321,4 +319,4 @@ def _steps() -> list[Build]:
 
 def builds() -> list[Build]:
     """Every build of the report, attention first."""
-    return [*_attention(), *_rows(), *_fp8(), *_experts(), *_steps()]
+    return [*_attention(), *_rows(), *_fp8_products(), *_narrowed_rows(), *_experts(), *_steps()]
