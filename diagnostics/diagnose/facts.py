@@ -9,6 +9,7 @@ from ..evidence import Evidence, described
 from ..simulate import Prepared
 from ..simulate.engines import NEWEST_VLLM
 from ..simulate.prepare import device_count, several
+from .flags import refused_options
 from .subject import Subject
 
 
@@ -27,6 +28,20 @@ def missing(subject: Subject) -> str:
     if subject.shape is None:
         parts.append(model if named else "--model")
     return " and ".join(parts)
+
+
+def wrong_release(subject: Subject, evidence: Evidence) -> str | None:
+    """That a server was seen to run which the release assumed for it would not start; None where that is not so."""
+    seen = evidence.figures or evidence.samples or evidence.sweep
+    if subject.engine.name != "vllm" or subject.sglang or subject.engine.version or not seen:
+        return None
+    reasons = refused_options(subject)
+    if not reasons:
+        return None
+    return (
+        f"a server was seen to run, and vLLM {NEWEST_VLLM}, assumed as no release is named, does not start with these "
+        f"options: {reasons[0].rstrip('.')}. Name the release with --version"
+    )
 
 
 def about(subject: Subject) -> dict[str, str]:

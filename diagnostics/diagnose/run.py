@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..simulate.steady import capacity_per_s, settles
 from .decide import decide, judged, overloaded, ranked
 from .dialect import in_sglang
 from .ends import Ends, as_it_is, at_the_ends, kept, none_at_the_ends, play_ends
-from .facts import about, memory, missing, title, told
+from .facts import about, memory, missing, title, told, wrong_release
 from .fit import fit, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .flags import flag_traps, has_knobs
@@ -28,7 +28,7 @@ from .limits import hardware_limits, seen_limits
 from .load import fitted_load, paced
 from .memory import refused_at_start, refused_by_budget
 from .model import Confidence, Limit, Proof, Report, Verdict
-from .prove import WORTH, Objective, best_pair, prove
+from .prove import WORTH, Objective, best_pair, prove, then_also
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
 from .servers import Servers, servers_for
@@ -44,6 +44,8 @@ MOST_ALTERNATIVES = 6
 SURE = 1.02  # times the rate of a full server: above it work piles up
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
+Tell = Callable[[str], None]
+
 
 def diagnose(
     subject: Subject,
@@ -52,14 +54,26 @@ def diagnose(
     workload: Workload | None = None,
     targets: Targets | None = None,
     rules: tuple[Rule, ...] = ALL,
+    tell: Tell = lambda _: None,
 ) -> Report:
     """The report. `rules` propose knobs from the evidence; without any the replays of every turn decide alone.
 
-    Raises ConfigError where the configuration contradicts itself.
+    `tell` hears what is replayed next. Raises ConfigError where the configuration contradicts itself.
     """
-    report = _diagnosed(subject, evidence, workload, targets, rules)
-    report = replace(report, by_hand=report.verdict.knob in subject.given)
+    report = _diagnosed(subject, evidence, workload, targets, rules, tell)
+    verdict = _doubted(report.verdict, wrong_release(subject, evidence))
+    report = replace(report, verdict=verdict, by_hand=verdict.knob in subject.given)
     return in_sglang(report) if subject.sglang else report
+
+
+def _doubted(verdict: Verdict, doubt: str | None) -> Verdict:
+    """A verdict on a server that runs, with what speaks against the release that is assumed for it."""
+    if doubt is None or verdict.bottleneck in ("kv_does_not_fit", "refused"):
+        return verdict
+    if verdict.knob is None:
+        return replace(verdict, why=f"{doubt}. As if it were that one: {verdict.why}", confidence="thin")
+    told = f"{doubt[0].upper()}{doubt[1:]}"
+    return replace(verdict, advice=f"{verdict.advice}. {told}" if verdict.advice else told)
 
 
 def _diagnosed(
@@ -68,6 +82,7 @@ def _diagnosed(
     workload: Workload | None,
     targets: Targets | None,
     rules: tuple[Rule, ...],
+    tell: Tell,
 ) -> Report:
     prepared = _prepared(subject, evidence, targets or Targets())
     workload = paced(workload, evidence)
@@ -95,7 +110,7 @@ def _diagnosed(
         return replace(report, verdict=_too_thin(subject))
     if found and not _told_enough(evidence, found):
         return report
-    return _replayed(report, situation, prepared, workload, rules)
+    return _replayed(report, situation, prepared, workload, rules, tell)
 
 
 def _replayed(
@@ -104,7 +119,9 @@ def _replayed(
     prepared: Prepared | None,
     workload: Workload | None,
     rules: tuple[Rule, ...],
+    tell: Tell,
 ) -> Report:
+    tell("replaying the load as it is")
     rig, limits = _rig(situation, prepared, workload)
     try:
         seen = rig.play({})
@@ -121,6 +138,7 @@ def _replayed(
     ]
     unique = {repr(sorted(p.turned.items())): p for p in reversed(possible)}
     objective = Objective.of(situation, seen.result)
+    tell("replaying it with knobs turned, one at a time")
     proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result, limits))
     capacity = _capacity(rig, situation, seen)
     verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation), capacity)
@@ -133,6 +151,7 @@ def _replayed(
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
     told = [*judged(situation, [pair] if pair else [], seen.result, limits), *others[:MOST_ALTERNATIVES]]
     tried = chosen or (_runner_up(verdict, proofs) if seen.result.targets.any else None)
+    tell("replaying it with all steps faster and slower")
     ends = play_ends(rig, tried.proposal.turned if tried else None)
     verdict = _within_error(rig, verdict, tried, ends, objective)
     gap = None
@@ -142,10 +161,10 @@ def _replayed(
         verdict, gap = replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
     elif gap and verdict.at_the_ends:
         verdict, gap = replace(verdict, at_the_ends=f"{verdict.at_the_ends}. But {gap}"), None
-    servers = _servers(rig, situation, verdict, chosen, proofs, capacity)
+    servers = _servers(rig, situation, verdict, chosen, proofs, capacity, tell)
     if servers is not None and verdict.knob is None:
         verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
-    verdict = replace(verdict, advice=". ".join(_advice(verdict, chosen, servers, prepared)))
+    verdict = replace(verdict, advice=". ".join(_advice(verdict, chosen, pair, servers, prepared, limits)))
     return replace(
         report,
         verdict=verdict,
@@ -163,10 +182,23 @@ def _replayed(
 
 
 def _advice(
-    verdict: Verdict, chosen: Proof | None, servers: Servers | None, prepared: Prepared | None
+    verdict: Verdict,
+    chosen: Proof | None,
+    pair: Proof | None,
+    servers: Servers | None,
+    prepared: Prepared | None,
+    limits: Sequence[Limit],
 ) -> list[str]:
     """What else there is to say to whoever turns the knob, a sentence each."""
     advice = [verdict.advice] if verdict.advice else []
+    if chosen is not None and pair is not None and (more := then_also(chosen, pair)):
+        advice.append(more)
+    held = next((int(limit.value) for limit in limits if limit.name == "sequences_held"), None)
+    if verdict.knob == "max_num_seqs" and chosen is not None and held and held < verdict.after:
+        advice.append(
+            f"The KV cache holds {held} full sequences: more run at once while most are not yet full, and the replay counts "
+            f"{chosen.after.preemptions or 0} preemptions"
+        )
     if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
         advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
     if servers is not None and verdict.knob is not None:
@@ -194,6 +226,7 @@ def _servers(
     chosen: Proof | None,
     proofs: Sequence[Proof],
     capacity: float | None,
+    tell: Tell,
 ) -> Servers | None:
     """How many servers the rate needs, where one does not keep up or keeps no targets even with the knob turned."""
     rate = situation.rate_per_s
@@ -206,6 +239,7 @@ def _servers(
         return None
     done = situation.figure("completed_per_s") or (SURE * capacity if capacity else rate)
     piles_up = verdict.bottleneck == "offered_load" or not settles(as_it_is)
+    tell(f"counting the servers for {rate:g} requests a second, by replays of equal shares")
     return servers_for(
         rig,
         rate,

@@ -63,6 +63,16 @@ def test_a_server_that_was_seen_to_run_is_not_doubted() -> None:
     report = _examined("--max-num-seqs 8 --frobnicate 3", seen)
     assert report.verdict.bottleneck != "refused"
     assert any("frobnicate" in flag["message"] for flag in report.flags)
+    assert "--version" in report.verdict.advice
+
+
+@pytest.mark.parametrize(("version", "doubted"), [(None, True), ("0.9.2", False)])
+def test_a_server_that_runs_is_not_of_the_release_that_refuses_it(version: str | None, doubted: bool) -> None:
+    seen = observed_mapping({"tpot_ms": 9, "request_rate": 2, "input_len": 500, "output_len": 50}, "observed")
+    report = _examined("--max-model-len 8192 --swap-space 4", seen, version)
+    told = text.headline(report.verdict)
+    assert told.startswith("no verdict: a server was seen to run") is doubted
+    assert ("Name the release with --version" in told) is doubted
 
 
 def test_what_is_not_modelled_is_said() -> None:
