@@ -12,6 +12,7 @@ import click
 from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, require_one_pace, workload_of
 from .names import presets, set_option
 from .output import echo, output_option, user_errors, write_text
+from .progress import stages
 
 if TYPE_CHECKING:
     from ..core.workload import Workload
@@ -102,7 +103,11 @@ def _report(config: str | None, options: dict[str, Any]) -> Report:
         overrides=options["overrides"],
     )
     workload = _load(options, evidence)
-    return run(subject, evidence, workload=workload, targets=parse_targets(options["slo"]))
+    targets = parse_targets(options["slo"])
+    with stages() as progress:
+        return run(
+            subject, evidence, workload=workload, targets=targets, tell=lambda text: progress(text, 0, 0)
+        )
 
 
 def _load(options: dict[str, Any], evidence: Evidence) -> Workload | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import CamshaftError
 from ..results import Distribution, Result
-from .figures import figures
+from .figures import amount, falls, figures, label_text
 from .model import Change, Proof, Proposal
 from .rig import Rig
 from .situation import Situation, preemption_marks
@@ -184,3 +184,25 @@ def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | No
     )
     found = prove(rig, [both], objective)
     return found[0] if found and found[0].gain > first.gain + WORTH else None
+
+
+def then_also(chosen: Proof, pair: Proof) -> str:
+    """What a second knob adds to the one that is chosen; empty where any figure loses by it.
+
+    `With max_num_batched_tokens 512 too, replayed together: output 544 -> 593 tokens/s`.
+    """
+    told, both = chosen.proposal.turned, pair.proposal.turned
+    more = {name: value for name, value in both.items() if name not in told}
+    if not more or any(both.get(name) != value for name, value in told.items()):
+        return ""
+    one, two = figures(chosen.after), figures(pair.after)
+    shown = []
+    for name in (name for name in one if name in two):
+        better = one[name] - two[name] if falls(name) else two[name] - one[name]
+        if better < -0.02 * abs(one[name]):
+            return ""
+        if better > 0.02 * abs(one[name]):
+            label, unit = label_text(name)
+            shown.append(f"{label} {amount(name, one[name])} -> {amount(name, two[name])} {unit}".rstrip())
+    knobs = " and ".join(f"{name} {value}" for name, value in more.items())
+    return f"With {knobs} too, replayed together: {', '.join(shown)}" if shown else ""

@@ -14,7 +14,7 @@ from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
 from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends, kept
-from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling
+from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling, then_also
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
@@ -111,6 +111,36 @@ def test_where_first_tokens_are_what_is_late_the_verdict_is_about_them() -> None
     report = _report("h100-70b")
     assert report.verdict.knob == "max_num_seqs"
     assert "first token p50" in text.render(report).splitlines()[0]
+
+
+def test_a_pair_that_is_better_in_every_figure_is_told_beside_the_one_knob() -> None:
+    report = _report("h100-70b")
+    assert "With max_num_batched_tokens 512 too, replayed together: " in report.verdict.advice
+    held = next(int(limit.value) for limit in report.limits if limit.name == "sequences_held")
+    assert f"The KV cache holds {held} full sequences" in report.verdict.advice
+
+
+def test_a_pair_that_loses_in_a_figure_is_not_advised() -> None:
+    def proof(turned: dict[str, int], after: Result) -> Proof:
+        proposal = Proposal(bottleneck="token_budget", knob="k", before=1, after=2, why="w", changes=turned)
+        return Proof(proposal=proposal, before=_result(50), after=after, gain=1.0, predicted={})
+
+    chosen = proof({"k": 2}, _result(200))
+    assert "output 1,000 -> 1,100 tokens/s" in then_also(
+        chosen, proof({"k": 2, "m": 3}, _result(200, rate=1100.0))
+    )
+    assert not then_also(chosen, proof({"k": 2, "m": 3}, _result(100, rate=1100.0)))
+    assert not then_also(chosen, proof({"k": 4, "m": 3}, _result(200, rate=1100.0)))
+
+
+def test_what_is_replayed_next_is_told_on_the_way() -> None:
+    heard: list[str] = []
+    subject = read_subject("h100-8b", Evidence())
+    diagnose(
+        subject, Evidence(), workload=load_workload("chat").first(8).at_concurrency(4), tell=heard.append
+    )
+    assert heard[0] == "replaying the load as it is"
+    assert "replaying it with all steps faster and slower" in heard
 
 
 def _result(good: int, requests: int = 256, rate: float = 1000.0) -> Result:
