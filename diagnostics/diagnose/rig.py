@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.workload import Workload
 from ...policies.registry import load_policy
+from ..cost.band import error_percent
 from ..cost.step import Scaled
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
@@ -53,8 +54,7 @@ class SimulatedRig:
 
     @property
     def band_percent(self) -> float:
-        band = self.prepared.hardware.error_band
-        return band.moe_tpot_percent if self.prepared.shape.num_experts else band.tpot_percent
+        return error_percent(self.prepared.hardware, self.prepared.shape)[0]
 
     def play(self, changes: Mapping[str, Any]) -> Replay:
         """Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit."""

@@ -32,6 +32,7 @@ from ...core.schedule.scheduler import SchedulerParams
 from ...core.served import served_shape
 from ...core.shape import ModelShape
 from ...core.workload import Workload
+from ..cost.band import error_percent
 from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import Scaled, StepCost
@@ -170,7 +171,8 @@ class Prepared:
             token_s=host.frontend_token_us / 1e6 / max(1, int(self.value("stream_interval") or 1)),
             processes=max(1, int(self.value("api_server_count") or 1)) / copies,
         )
-        band, moe = self.hardware.error_band, self.shape.num_experts > 0
+        band = self.hardware.error_band
+        tpot_percent, ttft_percent = error_percent(self.hardware, self.shape)
         # A CPU's sheet is measured with this engine, a GPU's with vLLM.
         its_own = self.engine.name == "vllm" or self.hardware.device_type == "cpu"
         return Setup(
@@ -183,8 +185,8 @@ class Prepared:
             jitter=self.hardware.jitter,
             stop_after_s=stop_after_s,
             error_band={
-                "tpot_percent": band.moe_tpot_percent if moe else band.tpot_percent,
-                "ttft_percent": band.moe_ttft_percent if moe else band.ttft_percent,
+                "tpot_percent": tpot_percent,
+                "ttft_percent": ttft_percent,
                 "source": band.source if its_own else f"{band.source}{_NOT_ITS_OWN}",
                 "curves_of": self.hardware.curves_of,
             },
