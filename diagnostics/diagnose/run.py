@@ -105,7 +105,11 @@ def _diagnosed(
     if prepared is not None and impossible and (refused is None or refused.confidence == "thin"):
         refused = refused_by_budget(prepared, situation)
     if refused is not None:
-        return replace(report, verdict=refused, assumptions=(*report.assumptions, *_assumed(prepared)))
+        return replace(
+            report,
+            verdict=refused,
+            assumptions=(*report.assumptions, *(prepared.assumptions if prepared else ())),
+        )
     if prepared is None and evidence.thin and workload is None:
         return replace(report, verdict=_too_thin(subject))
     if found and not _told_enough(evidence, found):
@@ -247,10 +251,6 @@ def _servers(
         max(2 if piles_up else 1, math.ceil(rate / done)),
         lambda share: [turn for turn in turns(situation, share) if has_knobs(situation.subject, turn.turned)],
     )
-
-
-def _assumed(prepared: Prepared | None) -> tuple[str, ...]:
-    return () if prepared is None else prepared.assumptions
 
 
 def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:

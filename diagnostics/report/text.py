@@ -104,7 +104,8 @@ def cause_lines(report: Report) -> list[str]:
     if mechanism != "none" and report.by_hand:
         lines.append(f"mechanism: {mechanism}, {report.verdict.knob} as the configuration sets it")
     elif mechanism != "none":
-        lines.append(f"default at fault: {mechanism}")
+        by = f", by {report.verdict.knob} as it is by default" if report.verdict.knob else ""
+        lines.append(f"default at fault: {mechanism}{by}")
     return lines
 
 

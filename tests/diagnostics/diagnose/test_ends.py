@@ -233,3 +233,12 @@ def test_a_verdict_on_fitted_steps_is_replayed_at_both_ends_too() -> None:
     assert (verdict.knob, verdict.confidence) == ("max_num_seqs", "fitted")
     assert "both ends" in verdict.at_the_ends
     assert verdict.predicted["output_tokens_per_s"].before_range is not None
+
+
+def test_a_default_at_fault_is_told_with_the_knob_that_stands_for_it() -> None:
+    verdict = Verdict(
+        bottleneck="prefill_interference", why="w", confidence="simulated", knob="max_num_batched_tokens",
+        before=8192, after=1024,
+    )  # fmt: skip
+    shown = text.render(Report(title="t", verdict=verdict))
+    assert "default at fault: chunked_prefill, by max_num_batched_tokens as it is by default" in shown
