@@ -166,7 +166,7 @@ def _count(key: str, value: object) -> int:
     return count
 
 
-def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
+def _layer_kinds(text: Mapping[str, Any]) -> dict[str, Any]:
     """How many layers have a window or a fixed state: from `layer_types`, or the older window pattern."""
     types = text.get("layer_types")
     if types:

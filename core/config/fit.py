@@ -63,6 +63,7 @@ def require_machine(resolved: Resolved) -> MemoryBudget | None:
         )
     if config.device == "cpu":
         _refuse_gpu_only(resolved)
+    _refuse_other_weights(resolved)
     if hardware is None or resolved.shape is None:
         return None
     budget = memory_of(resolved, hardware, resolved.shape)
@@ -93,18 +94,28 @@ def _refuse_longer_than_model(resolved: Resolved) -> None:
 
 
 def _refuse_gpu_only(resolved: Resolved) -> None:
-    """Raises ConfigError for storage types that a CPU is not served with."""
-    config, shape = resolved.config, resolved.shape
+    """Raises ConfigError for a cache type that a CPU is not served with."""
+    config = resolved.config
     if config.kv_cache_dtype not in ("auto", config.dtype):
         raise ConfigError(
             f"kv_cache_dtype={config.kv_cache_dtype} ({resolved.values['kv_cache_dtype'].why}): on a CPU the cache has "
             f"the model's type, {config.dtype}; remove it"
         )
-    if config.quantization and (shape is None or config.quantization != shape.quantization):
-        raise ConfigError(
-            f"quantization={config.quantization} ({resolved.values['quantization'].why}): on a CPU weights are served "
-            "as the checkpoint stores them; remove it, or name a checkpoint that is stored so"
-        )
+
+
+def _refuse_other_weights(resolved: Resolved) -> None:
+    """Raises ConfigError for a storage of the weights that is neither the checkpoint's nor made when it loads."""
+    config, shape = resolved.config, resolved.shape
+    on_gpu = config.device == "cuda"
+    if config.quantization is None or (on_gpu and (shape is None or config.quantization == "fp8")):
+        return  # the loader judges a model that nobody has seen yet
+    if shape is not None and config.quantization == shape.quantization:
+        return
+    made = ", or quantised to fp8 at load" if on_gpu else ""
+    raise ConfigError(
+        f"quantization={config.quantization} ({resolved.values['quantization'].why}): weights are served as "
+        f"the checkpoint stores them{made}; remove it, or name a checkpoint that is stored so"
+    )
 
 
 def _place_of(budget: MemoryBudget, resolved: Resolved) -> str:

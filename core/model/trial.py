@@ -91,7 +91,7 @@ def dense_config(folder: Path) -> tuple[PretrainedConfig, bool]:
     stored = getattr(config, "quantization_config", None)
     packed = isinstance(stored, dict) and stored.get("quant_method") == mxfp4.METHOD
     if packed:
-        del config.quantization_config
+        vars(config).pop("quantization_config")
     return config, packed
 
 

@@ -211,13 +211,24 @@ def test_a_gpu_configuration_without_a_gpu_names_what_works_here(monkeypatch: py
         require_machine(settled)
 
 
-@pytest.mark.parametrize("keys", [{"kv_cache_dtype": "fp8"}, {"quantization": "fp8"}])
-def test_storage_types_that_a_cpu_is_not_served_with_are_refused(keys: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"kv_cache_dtype": "fp8"}, "on a CPU"), ({"quantization": "fp8"}, "as the checkpoint stores them;")],
+)
+def test_storage_types_that_a_cpu_is_not_served_with_are_refused(keys: dict[str, str], why: str) -> None:
     small = shape(num_hidden_layers=2)
-    with pytest.raises(ConfigError, match=f"{next(iter(keys))}=fp8 .*on a CPU"):
+    with pytest.raises(ConfigError, match=f"{next(iter(keys))}=fp8 .*{why}"):
         require_machine(resolved(CPU, small, **keys))
     require_machine(resolved(H100, small, **keys))
     require_machine(resolved(CPU, small, kv_cache_dtype="float32"))
+
+
+def test_weights_are_never_said_to_be_packed_otherwise_than_they_are_served() -> None:
+    packed = replace(shape(), quantization="fbgemm_fp8")
+    require_machine(resolved(H100, packed, quantization="fbgemm_fp8"))
+    require_machine(resolved(H100, packed, quantization="fp8"))
+    with pytest.raises(ConfigError, match=r"quantization=awq .*or quantised to fp8 at load"):
+        require_machine(resolved(H100, packed, quantization="awq"))
 
 
 def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:

@@ -68,7 +68,11 @@ def test_weights_larger_than_the_device_need_more_devices(examine: Examine) -> N
     verdict = examine(
         {"model": "Qwen/Qwen2.5-32B-Instruct"}, {"hardware": {"gpu": "RTX 4090"}}, [line]
     ).verdict
-    assert (verdict.bottleneck, verdict.knob, verdict.after) == ("weights_do_not_fit", "tensor_parallel_size", 4)
+    assert (verdict.bottleneck, verdict.knob, verdict.after) == (
+        "weights_do_not_fit",
+        "tensor_parallel_size",
+        4,
+    )
 
 
 def test_a_sampler_that_runs_out_of_memory_needs_fewer_sequences(examine: Examine) -> None:
