@@ -57,9 +57,7 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
     asked = vocabulary()["asked"]
     near = nearest(name, [*asked, *vocabulary()["figures"], *ServeConfig.model_fields])
     listed = textwrap.fill(", ".join(asked), 100, initial_indent="  ", subsequent_indent="  ")
-    raise EvidenceError(
-        f"--observed {argument!r}: no figure this tool knows{near or '.'} It knows\n{listed}"
-    )
+    raise EvidenceError(f"--observed {argument!r}: no figure this tool knows{near or '.'} It knows\n{listed}")
 
 
 def _read_file(path: Path) -> Evidence:
