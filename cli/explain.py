@@ -19,7 +19,7 @@ Examples:
   engine explain hello                        # sent with X-Request-Id: hello
   engine explain chatcmpl-3f9c... --url http://127.0.0.1:9000 --every-token
 
-Exit status: 0 told, 1 no answer or the request is not known there (or no longer).
+Exit status: 0 told, 1 no answer or the request is not known there (or no longer), 2 no address of a server.
 """
 
 

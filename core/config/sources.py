@@ -185,9 +185,8 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
         parsed = parse_scalar(value)
-        place = Place(
-            key if key.startswith("--") else f"--set {key.strip()}"
-        )  # a flag is called as it was typed
+        typed = key if key.startswith("--") else f"--set {key.strip()}"
+        place = Place(typed)
         entries.append(_unnegated(Entry(_snake(key), parsed, place, "given", key.removeprefix("--"))))
     return entries
 

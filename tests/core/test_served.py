@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import DEEPSEEK_V3
 
 from camshaft.core.config import load_config, require_machine, resolve
 from camshaft.core.config.budget import memory_of
@@ -26,20 +27,7 @@ from camshaft.diagnostics.simulate import EngineKind, prepare
 A10 = Hardware(kind="cuda", name="NVIDIA A10G", memory_bytes=24 * GIB, compute_capability=(8, 6))
 KINDS: dict[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
-    "deepseek_v3": {
-        "num_key_value_heads": 4,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 32,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 32,
-    },
+    "deepseek_v3": DEEPSEEK_V3,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import DEEPSEEK_V3
 
 from camshaft.core.errors import ModelError
 from camshaft.core.execute.limits import Limits, Loaded
@@ -53,20 +54,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "sliding_window": 12,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
-    "deepseek_v3": {  # latent attention: values narrower than keys
-        "num_key_value_heads": 4,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 32,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 32,
-    },
+    "deepseek_v3": DEEPSEEK_V3,
 }
 
 
