@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from ...core.places import parse_scalar
+from ...core.places import Loader, parse_scalar
 from .model import Proof, Report
 
 
 @cache
 def _table() -> dict[str, Any]:
-    return yaml.safe_load((Path(__file__).parent / "dialect.yaml").read_text())
+    return yaml.load((Path(__file__).parent / "dialect.yaml").read_text(), Loader=Loader)
 
 
 def is_sglang_command(text: str) -> bool:

@@ -17,7 +17,7 @@ import yaml
 
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
-from ...core.places import nearest
+from ...core.places import Loader, nearest
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
 from .vocabulary import figure, lacks_unit, understand, vocabulary
@@ -62,7 +62,7 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
 
 def _read_file(path: Path) -> Evidence:
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        told = yaml.load(path.read_text(encoding="utf-8", errors="replace"), Loader=Loader)
     except OSError as error:
         raise EvidenceError(f"{path}: {error.strerror}; --observed takes key=value or a file") from error
     except yaml.YAMLError as error:

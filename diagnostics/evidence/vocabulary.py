@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ...core.places import Loader
 from .model import Figure, Trend
 
 _FILE = Path(__file__).with_name("vocabulary.yaml")
@@ -49,7 +50,7 @@ class Meaning:
 @cache
 def vocabulary() -> dict[str, Any]:
     """The table of names, as written in `vocabulary.yaml`."""
-    return yaml.safe_load(_FILE.read_text())
+    return yaml.load(_FILE.read_text(), Loader=Loader)
 
 
 @cache
