@@ -325,17 +325,17 @@ def rules(version: str | None, engine: str, form: str) -> None:
         found, note = resolve(engine, version)
         if note:
             click.echo(note, err=True)
-        held = [(rule, where) for rule in load_rules(engine).rules if (where := rule.range_for(found))]
+        held = [rule for each in load_rules(engine).rules if (rule := each.held(found))]
         rows: list[dict[str, Any]] = [
             {
                 "code": rule.code,
-                "severity": where.severity or rule.severity,
-                "change": where.change or rule.change,
+                "severity": rule.severity,
+                "change": rule.change,
                 "title": rule.title,
-                "flags": where.flags or rule.flags,
-                "evidence": evidence_of(engine, rule, found, where),
+                "flags": rule.flags,
+                "evidence": evidence_of(engine, rule, found),
             }
-            for rule, where in held
+            for rule in held
         ]
     if form == "json":
         click.echo(json.dumps({"engine": engine, "version": str(found), "rules": rows}, indent=1))

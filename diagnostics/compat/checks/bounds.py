@@ -37,7 +37,7 @@ def bound_findings(context: Context, use: Use) -> Iterator[Finding]:
                 severity="error",
                 change="choice",
                 message=f"{name} is {value}; {context.target} starts only if it is {wanted}.",
-                place=(use.values[0] if use.values else use.option).place,
+                place=use.value_place,
                 flags=(flag.name,),
                 fix=f"Give a value {wanted}, or leave it out.",
                 evidence=f"{context.target} {flag.defined or flag.evidence}",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
 
 from ....core.errors import ConfigError
+from ....core.places import Loader
 from ..rules.records import Rule, load
 
 COMMAND = "engine check-flags --write-pages"
@@ -32,9 +32,8 @@ class UnknownCode(ConfigError):
 @cache
 def own_codes() -> dict[str, CodePage]:
     """The checker's own codes."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = Path(__file__).with_name("codes.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.load(text, Loader=loader), dict[str, CodePage])
+    return msgspec.convert(yaml.load(text, Loader=Loader), dict[str, CodePage])
 
 
 def title_of(engine: str, code: str) -> str:

@@ -105,11 +105,10 @@ def _branches(context: Context, hit: RuleHit) -> tuple[str, ...]:
 
 def _finding(context: Context, hit: RuleHit) -> Finding:
     flags = tuple(_spelled(context, flag) for flag in _named(context, hit))
-    would_stop = not hit.certain and hit.rule.unknown == "ask" and _error_at_start(context, hit)
     return Finding(
         code=hit.rule.code,
         severity=hit.severity,
-        change=hit.change,
+        change=hit.rule.change,
         message=_naming(hit.message if hit.certain else _undecided(hit), flags),
         place=context.place_of([*hit.flags, *hit.rule.env]),
         flags=flags,
@@ -117,7 +116,7 @@ def _finding(context: Context, hit: RuleHit) -> Finding:
         fix=hit.fix,
         evidence=hit.evidence,
         depends_on=hit.missing,
-        stops=hit.stops_start or would_stop,
+        stops=hit.would_stop and (hit.certain or hit.rule.unknown == "ask"),
         edits=_edits(hit),
     )
 
@@ -126,7 +125,9 @@ def _named(context: Context, hit: RuleHit) -> list[str]:
     """A rule's options; those of them that are given, when the rule tells what becomes of any of them."""
     given = [flag for flag in hit.flags if context.use(flag) is not None]
     return (
-        given if given and hit.change in ("override", "silently_ignored", "deprecated") else list(hit.flags)
+        given
+        if given and hit.rule.change in ("override", "silently_ignored", "deprecated")
+        else list(hit.flags)
     )
 
 
@@ -142,14 +143,6 @@ def _naming(message: str, flags: tuple[str, ...]) -> str:
     return f"{', '.join(flags)}: {message}"
 
 
-def _error_at_start(context: Context, hit: RuleHit) -> bool:
-    """Whether an undecided rule would stop the start-up if its missing facts turned out badly."""
-    where = hit.rule.range_for(context.target)
-    severity = (where.severity if where else None) or hit.rule.severity
-    when = (where.at if where else None) or hit.rule.at
-    return severity == "error" and when == "startup"
-
-
 def _spelled(context: Context, flag: str) -> str:
     """A rule's flag as the configuration spells it when it is turned off there (`--no-enable-x`)."""
     use = context.use(flag)
@@ -157,17 +150,15 @@ def _spelled(context: Context, flag: str) -> str:
 
 
 def _edits(hit: RuleHit) -> tuple[Edit, ...]:
-    remedy = hit.remedy
+    remedy = hit.rule.fix
     if remedy is None or not hit.certain:
         return ()
     edits = [Edit("unset", flag, safe=remedy.safe) for flag in remedy.unset]
     edits += [Edit("rename", flag, to, safe=remedy.safe) for flag, to in remedy.rename.items()]
-    edits += [Edit("set", flag, value=_plain(value), safe=remedy.safe) for flag, value in remedy.set.items()]
+    for flag, value in remedy.set.items():
+        plain = value if isinstance(value, (str, bool)) else str(value)
+        edits.append(Edit("set", flag, value=plain, safe=remedy.safe))
     return tuple(edits)
-
-
-def _plain(value: Any) -> str | bool:
-    return value if isinstance(value, (str, bool)) else str(value)
 
 
 def _repaired(context: Context) -> dict[str, Any]:
@@ -184,7 +175,7 @@ def _repaired(context: Context) -> dict[str, Any]:
 def _after_repair(context: Context, hit: RuleHit) -> Finding:
     """A rule that the replaced options would meet: worth knowing before the fix is made."""
     finding = _from_hit(context, hit)
-    stops = hit.stops_start
+    stops = hit.would_stop
     return msgspec.structs.replace(
         finding,
         severity="warning" if stops else "info",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from ..releases.versions import Version, parse
 from .context import Context
 from .findings import Edit, Finding
 from .names import known_name
+from .words import close_to
 
 # What only the build, or a Kubernetes service of that name, sets.
 NOT_SETTINGS = (
@@ -238,8 +238,8 @@ def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
     name = setting.name
     if name.startswith((*NOT_SETTINGS, *PLUGINS)) or SERVICE_LINK.search(name) or _is_expanded(context, name):
         return None
-    near = difflib.get_close_matches(setting.name, context.table.env, n=1, cutoff=0.8)
-    hint = f"Did you mean {near[0]}?" if near else f"Unset {setting.name}."
+    near = close_to(setting.name, context.table.env, cutoff=0.8)
+    hint = f"Did you mean {near}?" if near else f"Unset {setting.name}."
     flag = context.table.find("--" + setting.name.removeprefix("VLLM_").lower().replace("_", "-"))
     if flag is not None:
         hint = f"Unset it; the server takes {_as_option(flag, flag.name, setting.value)}."

@@ -6,23 +6,22 @@ The parser of a release takes any text there; the name is looked up later. Which
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from ..inputs.containers import starts_itself
 from ..parsing.parser import Use
-from ..releases.names import Lives, names
-from ..releases.versions import Version, parse
+from ..releases.names import names
+from ..releases.versions import parse
 from .context import Context
 from .findings import Edit, Finding
+from .words import close_to, shortened
 
 # Options whose names a plugin may add to, and what then tells the checker so.
 OPEN = {"--tool-call-parser": "--tool-parser-plugin", "--reasoning-parser": "--reasoning-parser-plugin"}
 UPPER = {"--attention-backend"}
 PLUGINS = {"--load-format", "--quantization"}
 CONNECTOR = "--kv-transfer-config.kv_connector"
-SHOWN = 12
 # What people write for "no such thing", which no plugin is called.
 NOTHING = {"none", "null", "no", "false", "off"}
 BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
@@ -56,8 +55,8 @@ def _of_use(context: Context, use: Use) -> Iterator[Finding]:
         return
     if context.changes.value_gone(flag.name, use.value, context.target):
         return  # reported with its reason
-    place = (use.values[0] if use.values else use.option).place
-    yield from _judge(context, flag.name, use.value, flag.name, {"place": place, "flags": (flag.name,)})
+    common = {"place": use.value_place, "flags": (flag.name,)}
+    yield from _judge(context, flag.name, use.value, flag.name, common)
 
 
 def _connector(context: Context, use: Use) -> Iterator[Finding]:
@@ -67,30 +66,23 @@ def _connector(context: Context, use: Use) -> Iterator[Finding]:
         return
     name = value.get("kv_connector")
     if isinstance(name, str):
-        place = (use.values[0] if use.values else use.option).place
-        common = {"place": place, "flags": (use.flag.name,)}
+        common = {"place": use.value_place, "flags": (use.flag.name,)}
         yield from _judge(context, CONNECTOR, name, "kv_connector", common)
 
 
 def _judge(
     context: Context, option: str, value: str, shown: str, common: dict[str, Any]
 ) -> Iterator[Finding]:
-    known = names(context.engine).get(option, {})
-    current = [name for name, lives in known.items() if _alive(lives, context.target)]
-    if not current:
-        return
-    name = value.upper() if option in UPPER else value
-    if name in current:
+    known, near = known_name(context, option, value)
+    if known:
         return
     evidence = f"{context.target} registry behind {option}"
-    lives = known.get(name, [])
+    lives = names(context.engine)[option].get(_as_known(option, value), [])
     gone = [until for _, until in lives if until is not None and parse(until) <= context.target]
     later = [since for since, _ in lives if parse(since) > context.target]
-    near = _nearest(name, current)
-    listed = ", ".join(current[:SHOWN]) + (", ..." if len(current) > SHOWN else "")
-    hint = f"Did you mean {near[0]}?" if near else f"Use one of {listed}."
+    hint = f"Did you mean {near}?" if near else f"Use one of {shortened(_current(context, option))}."
     whole = "flags" in common and "." not in option
-    edits = (Edit("set", option, value=near[0], safe=False),) if near and whole else ()
+    edits = (Edit("set", option, value=near, safe=False),) if near and whole else ()
     if gone:
         yield Finding(
             code="FL-18",
@@ -137,27 +129,29 @@ def _own_image(context: Context) -> bool:
     return context.configuration.image is not None and not starts_itself(context.configuration.image)
 
 
-def _nearest(name: str, current: list[str]) -> list[str]:
-    plain = name.removesuffix("_VLLM_V1")
-    if plain in current:
-        return [plain]
-    longer = [
-        known for known in current if name.startswith((f"{known}_", f"{known}-"))
-    ]  # a name with more behind it
-    return sorted(longer, key=len)[-1:] or difflib.get_close_matches(name, current, n=1, cutoff=0.6)
-
-
 def known_name(context: Context, option: str, value: str) -> tuple[bool, str | None]:
     """Whether the target knows `value` for an option whose names are recorded, and the nearest name it knows."""
-    known = names(context.engine).get(option, {})
-    current = [name for name, lives in known.items() if _alive(lives, context.target)]
-    name = value.upper() if option in UPPER else value
+    current, name = _current(context, option), _as_known(option, value)
     if not current or name in current:
         return True, name
-    return False, next(iter(_nearest(name, current)), None)
+    plain = name.removesuffix("_VLLM_V1")
+    if plain in current:
+        return False, plain
+    longer = [
+        known for known in current if name.startswith((f"{known}_", f"{known}-"))
+    ]  # with more behind it
+    return False, max(longer, key=len) if longer else close_to(name, current)
 
 
-def _alive(lives: Lives, version: Version) -> bool:
-    return any(
-        parse(since) <= version and (until is None or version < parse(until)) for since, until in lives
-    )
+def _as_known(option: str, value: str) -> str:
+    return value.upper() if option in UPPER else value
+
+
+def _current(context: Context, option: str) -> list[str]:
+    """The names that the target knows for an option; none where they are not recorded."""
+    at = context.target
+    return [
+        name
+        for name, lives in names(context.engine).get(option, {}).items()
+        if any(parse(since) <= at and (until is None or at < parse(until)) for since, until in lives)
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from .bounds import leaves
 from .context import Context
 from .findings import Change, Finding
 from .values import choice_history
+from .words import close_to, instead, shortened
 
 
 def nested_findings(context: Context) -> Iterator[Finding]:
@@ -37,17 +37,13 @@ def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]
             change="deprecated",
             message=f"Key {path!r} of {use.flag.name} is deprecated at {context.target}"
             + (f": {change.why}." if change else "."),
-            place=_place(use),
+            place=use.value_place,
             flags=(use.flag.name,),
             fix=change.fix if change else None,
             evidence=f"{context.target} {use.flag.evidence}",
         )
     if field.choices and isinstance(value, (str, int)) and value not in field.choices:
         yield _choice(context, use, path, value, field.choices)
-
-
-def _place(use: Use) -> Any:
-    return (use.values[0] if use.values else use.option).place
 
 
 FEATURES = {
@@ -63,7 +59,6 @@ def _absent(context: Context, use: Use, path: str) -> Finding:
     refused = getattr(context.dialect, feature) == "refused"
     spans = context.keys(flag).spans(path)
     change = context.changes.options.get(f"{flag}.{path}")
-    near = difflib.get_close_matches(path, use.flag.nested, n=1, cutoff=0.6)
     code: str
     kind: Change
     gone = _gone(context, spans)
@@ -83,14 +78,14 @@ def _absent(context: Context, use: Use, path: str) -> Finding:
         told = f"{flag} has no key {path!r} at {context.target}"
         former = context.changes.options.get("--" + path.replace("_", "-"))
         meant = former.key_at(context.target) if former is not None and former.into == flag else None
-        meant = meant or (near[0] if near else None)
+        meant = meant or close_to(path, use.flag.nested)
         fix = f"Did you mean {meant!r}?" if meant else "Delete the key."
     return Finding(
         code=code,
         severity="error" if refused else "warning",
         change=kind if refused else "silently_ignored",
         message=told + ("." if refused else f"; {context.target} ignores it without a word."),
-        place=_place(use),
+        place=use.value_place,
         flags=(flag,),
         fix=fix,
         evidence=evidence(context.engine, context.target, feature) or f"{context.target} {use.flag.evidence}",
@@ -104,17 +99,15 @@ def _gone(context: Context, spans: list[Span]) -> Span | None:
 
 
 def _choice(context: Context, use: Use, path: str, value: Any, choices: list[Any]) -> Finding:
-    listed = ", ".join(str(choice) for choice in choices[:12]) + (", ..." if len(choices) > 12 else "")
-    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.6)
     since = choice_history(*context.keys(use.flag.name).choice_span(path, value, context.target))
     return Finding(
         code="FL-09",
         severity="error",
         change="choice",
-        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}{since}; it takes {listed}.",
-        place=_place(use),
+        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}{since}; it takes {shortened(choices)}.",
+        place=use.value_place,
         flags=(use.flag.name,),
-        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        fix=instead(str(value), choices),
         evidence=f"{context.target} {use.flag.evidence}",
         stops=True,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 import msgspec
@@ -27,6 +26,7 @@ from .values import (
     unnamed_arguments,
     value_gone,
 )
+from .words import close_to
 
 # What the parser would say of these is told as what it is, a trap of the settings file.
 TOLD_AS_TRAPS = ("python_text", "null_value", "true_literal", "false_literal", "dotted_o")
@@ -237,9 +237,9 @@ def nearest(spelled: str, spellings: list[str]) -> str | None:
     """The option that looks most like a misspelled one, or None."""
     if spelled[1:] in spellings:  # --cc for -cc
         return spelled[1:]
-    found = difflib.get_close_matches(spelled, spellings, n=1, cutoff=0.72)
-    if found:
-        return found[0]
+    close = close_to(spelled, spellings, cutoff=0.72)
+    if close:
+        return close
     words = set(spelled.strip("-").split("-"))
     scored = [(len(words & set(s.strip("-").split("-"))), -len(s), s) for s in spellings]
     best = max(scored, default=(0, 0, ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from ..releases.versions import Version, parse
 from .context import Context
 from .findings import Edit, Finding
 from .remedies import quoted, remedy
+from .words import instead, shortened
 
 
 def refused(context: Context, misuse: Misuse) -> Finding:
@@ -150,16 +150,14 @@ def arrival(context: Context, option: str, value: str) -> Version | None:
 def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, Any]) -> Finding:
     flag = misuse.flag
     assert flag is not None  # only a known option has choices
-    choices = [str(choice) for choice in flag.choices or []]
-    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.6)
-    listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+    choices = flag.choices or []
     gone, comes = context.options.choice_span(flag.name, given, context.target)
     since = choice_history(gone, comes or arrival(context, flag.name, given))
     return Finding(
         code="FL-09",
         change="choice",
-        message=f"{flag.name} does not take {given!r} at {context.target}{since}; it takes {listed}.",
-        fix=f"Did you mean {near[0]!r}?" if near else f"Use one of {listed}.",
+        message=f"{flag.name} does not take {given!r} at {context.target}{since}; it takes {shortened(choices)}.",
+        fix=instead(given, choices),
         **common,
     )
 
@@ -172,7 +170,7 @@ def value_gone(context: Context, use: Use) -> Iterator[Finding]:
         return
     common = {
         "severity": "error",
-        "place": use.values[0].place,
+        "place": use.value_place,
         "flags": (use.flag.name,),
         "evidence": gone.evidence,
         "stops": True,

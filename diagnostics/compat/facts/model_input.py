@@ -79,10 +79,10 @@ def read_model(text: str) -> dict[str, Any]:
 def _model_file(path: Path) -> dict[str, Any]:
     import yaml
 
+    from ....core.places import Loader
+
     try:
-        data = yaml.load(
-            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the model's facts in {path}: {error}") from None
     if not isinstance(data, dict):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ..releases.storage import Record, Store, save, stored_versions, tables_directory
 from ..releases.table import EnvVar, Flag, environment_record, forget, to_record
-from ..releases.versions import forget as forget_versions
 from ..releases.versions import parse
 
 Tables = dict[str, tuple[dict[str, Record], dict[str, Record]]]
@@ -37,7 +36,6 @@ def add_tables(engine: str, added: Tables, directory: Path | None = None) -> Non
     tables = {**stored_tables(target), **added}
     save(target, sorted(tables, key=parse), tables)
     forget()
-    forget_versions()
 
 
 def has_table(engine: str, version: str) -> bool:

@@ -129,7 +129,6 @@ class _Builder:
             field=behind.qualified if behind else None,
             group=option.group,
             resolver=option.dest if resolved or isinstance(raw, Unknown) else None,
-            required=option.kwargs.get("required") is True,
             nested=nested,
             evidence=option.evidence,
             defined=behind.evidence if behind else "",

@@ -8,10 +8,9 @@ from typing import Any
 
 import yaml
 
-from ....core.places import Place
+from ....core.places import Loader, Place
 from .base import Source, UnreadableInput
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60
 # Aliases can make a short text expand without end.
 MAX_NODES = 200_000

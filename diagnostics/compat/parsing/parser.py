@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ....core.places import Place
 from ..facts.unknown import Unknown, unknown
 from ..releases.dialect import Dialect
 from ..releases.table import Flag, Table
@@ -37,9 +38,14 @@ class Use(msgspec.Struct, frozen=True):
     abbreviated: bool = False
     negative: bool = False
 
+    @property
+    def value_place(self) -> Place:
+        """Where its value stands; where it has none, the option."""
+        return (self.values[0] if self.values else self.option).place
+
 
 class Misuse(msgspec.Struct, frozen=True):
-    """One thing the parser would refuse. `use` is set when the option itself is known."""
+    """One thing the parser would refuse. `flag` is set when the option itself is known."""
 
     kind: MisuseKind
     spelled: str

@@ -7,10 +7,11 @@ the packed files to them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
+
+from ....core.places import Loader
 
 FOLDER = Path(__file__).parent
 NAMES = ("changes", "dialects")
@@ -19,8 +20,7 @@ COMMAND = "python -m camshaft.diagnostics.compat.releases.pack"
 
 def pack(name: str) -> bytes:
     """The packed form of one data file, one entry a line so that differences can be read."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    data = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=loader)
+    data = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=Loader)
     text = msgspec.json.format(msgspec.json.encode({"generated_by": COMMAND, **data}), indent=1)
     return text + b"\n"
 

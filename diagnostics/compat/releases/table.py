@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .storage import Store, open_store
-from .versions import UnknownVersion, Version
+from .versions import UnknownVersion, Version, versions
 
 
 class Field(msgspec.Struct, omit_defaults=True):
@@ -52,7 +52,6 @@ class Flag(msgspec.Struct, omit_defaults=True):
     field: str | None = None
     group: str = ""
     resolver: str | None = None
-    required: bool = False
     nested: dict[str, Field] = {}
     evidence: str = ""
     defined: str = ""
@@ -153,7 +152,8 @@ def load(engine: str, version: Version) -> Table:
 
 
 def forget() -> None:
-    """Read the tables from disk again at the next question."""
+    """Read the tables, and which there are, from disk again at the next question."""
+    versions.cache_clear()
     store.cache_clear()
     load.cache_clear()
 

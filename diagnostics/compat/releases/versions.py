@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache, total_ordering
+from functools import lru_cache
 
 from ....core.errors import ConfigError
 from .storage import stored_versions
@@ -19,33 +19,17 @@ class UnknownVersion(ConfigError):
     """A version that is no version, or of a release without a table."""
 
 
-@total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Version:
-    """A release such as 0.10.1.1 or 0.6.1.post2. `release` has as many numbers as were written, three at least."""
+    """A release such as 0.10.1.1 or 0.6.1.post2; `final` is false for a pre-release, `post` is -1 for none."""
 
-    release: tuple[int, ...]
-    post: int | None = None
-    pre: bool = False
-
-    def _key(self) -> tuple[tuple[int, ...], int, int]:
-        padded = self.release + (0,) * (4 - len(self.release))
-        return padded, -1 if self.pre else 0, -1 if self.post is None else self.post
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, Version):
-            return NotImplemented
-        return self._key() < other._key()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Version) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
+    release: tuple[int, int, int, int]
+    final: bool = True
+    post: int = -1
 
     def __str__(self) -> str:
-        text = ".".join(map(str, self.release))
-        return text if self.post is None else f"{text}.post{self.post}"
+        text = ".".join(map(str, self.release if self.release[3] else self.release[:3]))
+        return text if self.post < 0 else f"{text}.post{self.post}"
 
     @property
     def minor(self) -> tuple[int, ...]:
@@ -53,6 +37,7 @@ class Version:
         return self.release[:2]
 
 
+@lru_cache(maxsize=1024)
 def parse(text: str) -> Version:
     """The version that `text` names: `0.18.0`, `v0.18.0`, `0.18` (its first release), `0.18.0+cu128`, `0.6.1.post2`.
 
@@ -61,28 +46,23 @@ def parse(text: str) -> Version:
     match = _PATTERN.fullmatch(text.strip())
     if match is None or any(len(part) > 6 for part in match["release"].split(".")):
         raise UnknownVersion(f"{text!r} is not a version; expected one like 0.18.0")
-    numbers = tuple(int(part) for part in match["release"].split("."))
-    numbers += (0,) * (3 - len(numbers))
-    post = int(match["post"]) if match["post"] is not None else None
-    return Version(numbers, post, match["pre"] is not None)
+    first, second, *rest = (int(part) for part in match["release"].split("."))
+    third, fourth = (*rest, 0, 0)[:2]
+    return Version((first, second, third, fourth), match["pre"] is None, int(match["post"] or -1))
+
+
+def within(version: Version, since: str | None, until: str | None) -> bool:
+    """Whether a release lies in a range, both ends included; an end that is not given is open."""
+    return (since is None or parse(since) <= version) and (until is None or version <= parse(until))
 
 
 @lru_cache
-def _versions(engine: str) -> tuple[Version, ...]:
+def versions(engine: str) -> tuple[Version, ...]:
+    """The releases of `engine` that have a table, ascending. Raises UnknownVersion for an engine without tables."""
     found = stored_versions(engine)
     if found is None:
         raise UnknownVersion(f"no tables for engine {engine!r}; expected vllm or camshaft")
     return tuple(sorted(parse(text) for text in found))
-
-
-def versions(engine: str) -> list[Version]:
-    """The releases of `engine` that have a table, ascending. Raises UnknownVersion for an engine without tables."""
-    return list(_versions(engine))
-
-
-def forget() -> None:
-    """Read the list of releases again at the next question (after a table was added)."""
-    _versions.cache_clear()
 
 
 def resolve(engine: str, text: str | None) -> tuple[Version, str | None]:
@@ -91,7 +71,7 @@ def resolve(engine: str, text: str | None) -> tuple[Version, str | None]:
     An unlisted patch takes the nearest lower release of its minor line, a pre-release its final one.
     Raises UnknownVersion for anything else, so that what is not known is never passed.
     """
-    known = _versions(engine)
+    known = versions(engine)
     if not known:
         raise UnknownVersion(
             f"no table of {engine} is installed; make one with: engine matrix harvest VERSION --engine {engine}"
@@ -100,17 +80,17 @@ def resolve(engine: str, text: str | None) -> tuple[Version, str | None]:
         return known[-1], None
     wanted = parse(text)
     if wanted in known:
-        return next(version for version in known if version == wanted), None
-    if wanted.pre and (final := Version(wanted.release)) in known:
+        return wanted, None
+    if not wanted.final and (final := Version(wanted.release)) in known:
         return final, f"{text.strip()} is a pre-release; the table of {final} is used"
     lower = [version for version in known if version.minor == wanted.minor and version < wanted]
-    if not lower or wanted.pre:
+    if not lower or not wanted.final:
         raise UnknownVersion(f"no table for {engine} {text.strip()}; {_nearest(engine, wanted)}")
     return lower[-1], f"no table for {engine} {wanted}; the nearest lower release, {lower[-1]}, is used"
 
 
 def _nearest(engine: str, wanted: Version) -> str:
-    known = _versions(engine)
+    known = versions(engine)
     if wanted > known[-1]:
         return (
             f"the newest is {known[-1]}; add a release with: engine matrix harvest {wanted} --engine {engine}"

@@ -37,22 +37,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _maximum(*values: Any) -> Any:
-    flat = [v for v in _flatten(values) if _is_number(v)]
-    return max(flat) if flat else None
-
-
-def _minimum(*values: Any) -> Any:
-    flat = [v for v in _flatten(values) if _is_number(v)]
-    return min(flat) if flat else None
-
-
-def _flatten(values: Iterable[Any]) -> Iterable[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from value
-        else:
-            yield value
+def _numbers(values: Iterable[Any]) -> list[Any]:
+    """The numbers among the values, and in the lists among them."""
+    return [item for value in values for item in _listed(value) if _is_number(item)]
 
 
 def _length(value: Any) -> int:
@@ -65,29 +52,18 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _distinct(value: Any) -> bool:
-    items = _listed(value)
-    return len({str(item) for item in items}) == len(items)
-
-
 # Functions of known values. `coalesce`, `known` and `if` are in `evaluate`, for they decide over unknown ones.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": lambda v: abs(v) if _is_number(v) else v,
-    "basename": lambda v: _as_text(v).rstrip("/").rsplit("/", 1)[-1],
     "ceil_div": lambda a, b: -(-a // b) if _is_number(a) and _is_number(b) and b else None,
     "contains": lambda text, part: _as_text(part) in _as_text(text),
     "containsany": lambda text, parts: any(_as_text(part) in _as_text(text) for part in _listed(parts)),
     "count": _length,
-    "distinct": _distinct,
     "endswith": lambda text, part: _as_text(text).endswith(_as_text(part)),
-    "isnumber": _is_number,
-    "items": _listed,
-    "least": _minimum,
+    "least": lambda *values: min(_numbers(values), default=None),
     "lower": lambda v: _as_text(v).lower(),
-    "max": _maximum,
+    "max": lambda *values: max(_numbers(values), default=None),
     "overlap": lambda a, b: any(item in _listed(b) for item in _listed(a)),
     "startswith": lambda text, part: _as_text(text).startswith(_as_text(part)),
-    "text": _as_text,
 }
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {

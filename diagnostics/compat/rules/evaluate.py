@@ -8,13 +8,16 @@ from typing import Any
 
 from ..facts.unknown import Unknown
 from . import conditions
-from .records import Change, Fix, Range, Rule, Severity, load
+from .records import Rule, Severity, load
 from .scope import Facts, Scope
 
 
 @dataclass(frozen=True)
 class RuleHit:
-    """A rule that applies (`certain`) or may apply, once the facts named in `missing` are told."""
+    """A rule, as the release has it, that applies (`certain`) or may apply once the facts in `missing` are told.
+
+    `flags` are the rule's, or the culprits among them; `message` and `fix` are its words with the values filled in.
+    """
 
     rule: Rule
     certain: bool
@@ -23,12 +26,18 @@ class RuleHit:
     message: str
     fix: str | None
     evidence: str
-    severity: Severity
-    change: Change
-    stops_start: bool
-    remedy: Fix | None = None
     # What may give the options whose absence the rule rests on.
     doubt: tuple[str, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """The rule's own where it applies for certain."""
+        return self.rule.severity if self.certain else "info"
+
+    @property
+    def would_stop(self) -> bool:
+        """Whether the release would not come up, were the rule to apply."""
+        return self.rule.severity == "error" and self.rule.at == "startup"
 
 
 def evaluate(engine: str, version: object, facts: Facts) -> list[RuleHit]:
@@ -38,49 +47,39 @@ def evaluate(engine: str, version: object, facts: Facts) -> list[RuleHit]:
     hits = [hit for rule in rule_set.rules if (hit := _apply(engine, rule, version, facts, scope))]
     if facts.more:
         wider = Scope(rule_set, version, facts, facts.more)
-        hits = [_doubted(hit, version, wider) for hit in hits]
+        hits = [_doubted(hit, wider) for hit in hits]
     return sorted(hits, key=lambda hit: not hit.certain)
 
 
 def _apply(engine: str, rule: Rule, version: object, facts: Facts, scope: Scope) -> RuleHit | None:
-    where = rule.range_for(version)
-    if where is None:
+    held = rule.held(version)
+    if held is None:
         return None
-    outcome = conditions.evaluate(where.when or rule.when, scope)
-    certain = not isinstance(outcome, Unknown)
-    flags = where.flags or rule.flags
-    if certain:
-        if not outcome:
+    outcome = conditions.evaluate(held.when, scope)
+    missing: tuple[str, ...] = ()
+    if isinstance(outcome, Unknown):
+        if held.unknown == "silent" or not _mentions(facts, held.flags, held.env):
             return None
-    elif rule.unknown == "silent" or not _mentions(facts, flags, rule.env):
+        missing = tuple(sorted(outcome.missing))
+    elif not outcome:
         return None
-    if rule.culprits:
-        flags = [
-            flag for flag, node in rule.culprits.items() if conditions.evaluate(node, scope) is True
-        ] or flags
-    severity = where.severity or rule.severity
-    fix = where.fix or rule.fix
+    culprits = [flag for flag, node in held.culprits.items() if conditions.evaluate(node, scope) is True]
     return RuleHit(
-        rule=rule,
-        certain=certain,
-        missing=tuple(sorted(outcome.missing)) if isinstance(outcome, Unknown) else (),
-        flags=tuple(flags),
-        message=render(sentence(where.consequence or rule.consequence), scope),
-        fix=render(sentence(fix.text), scope) if fix else None,
-        evidence=evidence_of(engine, rule, version, where),
-        severity=severity if certain else "info",
-        change=where.change or rule.change,
-        stops_start=certain and severity == "error" and (where.at or rule.at) == "startup",
-        remedy=fix,
+        rule=held,
+        certain=not missing,
+        missing=missing,
+        flags=tuple(culprits or held.flags),
+        message=render(sentence(held.consequence), scope),
+        fix=render(sentence(held.fix.text), scope) if held.fix else None,
+        evidence=evidence_of(engine, held, version),
     )
 
 
-def _doubted(hit: RuleHit, version: object, wider: Scope) -> RuleHit:
+def _doubted(hit: RuleHit, wider: Scope) -> RuleHit:
     """The hit, with what may give the options that it rests on not being given."""
-    where = hit.rule.range_for(version)
-    if not hit.certain or where is None:
+    if not hit.certain:
         return hit
-    outcome = conditions.evaluate(where.when or hit.rule.when, wider)
+    outcome = conditions.evaluate(hit.rule.when, wider)
     return replace(hit, doubt=tuple(sorted(outcome.missing))) if isinstance(outcome, Unknown) else hit
 
 
@@ -121,9 +120,9 @@ def _shown(name: str, scope: Callable[[str], Any]) -> str:
     return str(value)
 
 
-def evidence_of(engine: str, rule: Rule, version: object, where: Range) -> str:
-    """``release file:line`` of the code behind a rule at a release; the range's own reading if it was not located."""
+def evidence_of(engine: str, held: Rule, version: object) -> str:
+    """``release file:line`` of the code behind a rule that a release has; the range's own if it was not located."""
     from .evidence import located
 
-    place = located(engine, rule.code, version)
-    return f"{version} {place}" if place else f"{where.since} {where.evidence}"
+    place = located(engine, held.code, version)
+    return f"{version} {place}" if place else f"{held.versions[0].since} {held.versions[0].evidence}"

@@ -50,8 +50,9 @@ class Source(msgspec.Struct, frozen=True):
 def _read(path: Path) -> Any:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    from ....core.places import Loader
+
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
 
 
 @cache

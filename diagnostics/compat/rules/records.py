@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..releases.versions import parse, within
+
 RULES_FOLDER = Path(__file__).parent
 
 Severity = Literal["error", "warning", "info"]
@@ -61,6 +63,9 @@ class Range(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     at: Literal["startup", "serving"] | None = None
 
 
+DIFFERING = ("when", "severity", "change", "consequence", "fix", "flags", "at")
+
+
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One rule. `when` is a compiled condition; `consequence` a sentence whose ``{names}`` are filled in.
 
@@ -85,10 +90,14 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     culprits: dict[str, Any] = {}
     note: str = ""
 
-    def range_for(self, version: object) -> Range | None:
-        """The range that holds at a release, or None."""
-        key = release_key(str(version))
-        return next((r for r in self.versions if within(key, r.since, r.until)), None)
+    def held(self, version: object) -> Rule | None:
+        """The rule as a release has it: with the one range that holds there, and what differs in it; None without one."""
+        at = parse(str(version))
+        where = next((r for r in self.versions if within(at, r.since, r.until)), None)
+        if where is None:
+            return None
+        differs = {name: value for name in DIFFERING if (value := getattr(where, name)) is not None}
+        return msgspec.structs.replace(self, versions=[where], **differs)
 
 
 class TermRange(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -106,24 +115,6 @@ class RuleSet(msgspec.Struct, frozen=True):
     rules: list[Rule]
     terms: dict[str, list[TermRange]]
     defaults: dict[str, list[TermRange]]
-
-
-@cache
-def release_key(text: str) -> tuple[int, ...]:
-    """A sort key for a release such as ``0.9.0.1`` or ``0.8.5.post1``."""
-    base, _, post = text.partition(".post")
-    numbers = [int(part) for part in base.split(".")]
-    return (*numbers, *[0] * (4 - len(numbers)), int(post or 0))
-
-
-def holds(version: object, since: str | None, until: str | None) -> bool:
-    """Whether a release lies in a range, both ends included."""
-    return within(release_key(str(version)), since, until)
-
-
-def within(key: tuple[int, ...], since: str | None, until: str | None) -> bool:
-    """Whether a release's sort key lies in a range, both ends included."""
-    return (since is None or release_key(since) <= key) and (until is None or key <= release_key(until))
 
 
 @cache

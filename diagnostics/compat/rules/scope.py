@@ -9,8 +9,9 @@ from typing import Any
 from ...cost.devices import Device
 from ..facts.model import model_facts
 from ..facts.unknown import Unknown, unknown
+from ..releases.versions import parse, within
 from . import conditions
-from .records import RuleSet, TermRange, release_key, within
+from .records import RuleSet, TermRange
 
 # Values that ask for what is computed when nothing is given.
 _LEFT_OPEN = {"max_model_len": (-1, "auto")}
@@ -54,8 +55,7 @@ class Scope:
         self._more = more
         self._terms = rule_set.terms
         self._defaults = rule_set.defaults
-        self._version = str(version)
-        self._key = release_key(self._version)
+        self._version = parse(str(version))
         self._startup: dict[str, Any] | Unknown | None = None
         self._facts = facts
         self._model = model_facts(facts.model)
@@ -98,7 +98,7 @@ class Scope:
         if self._startup is None:
             from .memory import startup_memory
 
-            self._startup = startup_memory(self._version, self, self._model)
+            self._startup = startup_memory(str(self._version), self, self._model)
         return self._startup if isinstance(self._startup, Unknown) else self._startup[name]
 
     def value_of(self, ranges: list[TermRange]) -> Any:
@@ -108,7 +108,7 @@ class Scope:
 
     def range_of(self, ranges: list[TermRange]) -> TermRange | None:
         """The range that holds at this release."""
-        return next((r for r in ranges if within(self._key, r.since, r.until)), None)
+        return next((r for r in ranges if within(self._version, r.since, r.until)), None)
 
     def default_of(self, name: str) -> TermRange | None:
         """How this release computes the default of a flag, or None where the parser's literal stands."""

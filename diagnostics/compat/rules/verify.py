@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from ....core.errors import EvidenceError
+from ..releases.versions import parse, within
 from . import evidence
 from .evidence import Index, Record
 from .locate import Fingerprint, Location, SourceTree
 from .pack import Source, default_fingerprints, sources
-from .records import TermRange, holds, load, release_key
+from .records import TermRange, load
 
 COMMAND = "python -m camshaft.diagnostics.compat.rules.verify FOLDER"
 
@@ -50,13 +51,11 @@ def subjects(engine: str) -> list[Subject]:
 def subject(source: Source) -> Subject:
     """A rule as something to look up."""
     rule = source.rule
-    return Subject(
-        rule.code, rule.title, source.fingerprint, lambda version: rule.range_for(version) is not None
-    )
+    return Subject(rule.code, rule.title, source.fingerprint, lambda version: rule.held(version) is not None)
 
 
 def _computed(ranges: Sequence[TermRange], version: str) -> bool:
-    return any(holds(version, part.since, part.until) for part in ranges)
+    return any(within(parse(version), part.since, part.until) for part in ranges)
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def verify(
     looked_up = subjects(engine) if looked_up is None else looked_up
     index = evidence.load_index(engine) if index is None else index
     baseline = _baseline(index.releases, text)
-    newest = not index.releases or release_key(text) > release_key(index.releases[-1])
+    newest = not index.releases or parse(text) > parse(index.releases[-1])
     verdicts = [_verdict(part, tree, text, baseline, index, newest) for part in looked_up]
     return Report(engine, text, baseline, tuple(v for v in verdicts if v is not None))
 
@@ -138,7 +137,7 @@ def _tree(engine: str, root: Path) -> SourceTree:
 
 def _baseline(releases: Sequence[str], version: str) -> str | None:
     """The recorded release to compare with: the version itself, else the newest below it."""
-    below = [release for release in releases if release_key(release) <= release_key(version)]
+    below = [release for release in releases if parse(release) <= parse(version)]
     return below[-1] if below else None
 
 
@@ -192,7 +191,7 @@ def record(
                 found[part.code][release] = Record(
                     location.file, location.line, evidence.digest(location.guard)
                 )
-    return evidence.build(COMMAND, sorted([*kept, *roots], key=release_key), found)
+    return evidence.build(COMMAND, sorted([*kept, *roots], key=parse), found)
 
 
 def _kept(known: Index | None, part: Subject, releases: Iterable[str]) -> dict[str, Record]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version as ReferenceVersion
 
-from camshaft.diagnostics.compat.releases.versions import UnknownVersion, Version, parse, resolve, versions
+from camshaft.diagnostics.compat.releases.versions import UnknownVersion, parse, resolve, versions
 
 numbers = st.lists(st.integers(0, 40), min_size=3, max_size=4)
 texts = st.builds(
@@ -60,7 +60,7 @@ def test_any_text_gives_a_version_or_the_error(text: str) -> None:
 
 def test_every_release_from_0_6_0_to_0_33_0_has_a_table() -> None:
     known = versions("vllm")
-    assert known == sorted(known)
+    assert list(known) == sorted(known)
     assert (str(known[0]), str(known[-1])) == ("0.6.0", "0.33.0")
     assert len(known) == 66
     assert {f"0.{minor}.0" for minor in range(6, 34)} <= set(map(str, known))
@@ -87,7 +87,7 @@ def test_a_pre_release_takes_its_final_release() -> None:
     found, note = resolve("vllm", "0.18.0rc1")
     assert str(found) == "0.18.0"
     assert note is not None
-    assert Version((0, 18, 0), pre=True) < parse("0.18.0")
+    assert parse("0.18.0rc1") < parse("0.18.0")
 
 
 @pytest.mark.parametrize("text", ["0.34.0", "1.0.0", "0.5.5", "0.0.1", "0.34.0rc1", "0.33.1rc1"])

@@ -16,7 +16,7 @@ from camshaft.diagnostics.compat.rules.conditions import names
 from camshaft.diagnostics.compat.rules.evaluate import RuleHit, evaluate, sentence
 from camshaft.diagnostics.compat.rules.evidence import load_index, records
 from camshaft.diagnostics.compat.rules.pack import Example, Source
-from camshaft.diagnostics.compat.rules.records import RULES_FOLDER, release_key
+from camshaft.diagnostics.compat.rules.records import RULES_FOLDER
 from camshaft.diagnostics.compat.rules.resolvers import parser_defaults
 from camshaft.diagnostics.compat.rules.scope import Facts
 from camshaft.diagnostics.cost.devices import find_device
@@ -49,18 +49,18 @@ def test_examples(source: Source) -> None:
 def test_records_are_sound(source: Source) -> None:
     """Ranges are in order and between known releases; evidence, sentence and flags have their form."""
     rule = source.rule
-    previous: tuple[int, ...] = ()
+    previous = parse("0.0.0")
     for where in rule.versions:
         assert where.since in RELEASES
         assert where.until is None or where.until in RELEASES
-        assert release_key(where.since) > previous
-        previous = release_key(where.until or "99.0.0")
-        assert release_key(where.since) <= previous
+        assert parse(where.since) > previous
+        previous = parse(where.until or "99.0.0")
+        assert parse(where.since) <= previous
         assert re.fullmatch(r"vllm/[\w/]+\.py:\d+", where.evidence)
         sentence = where.consequence or rule.consequence
         assert sentence.endswith((".", "!")), sentence
         for flag in where.flags or rule.flags:
-            assert any(load("vllm", v).find(flag) for v in map(parse, RELEASES) if rule.range_for(v)), flag
+            assert any(load("vllm", v).find(flag) for v in map(parse, RELEASES) if rule.held(v)), flag
 
 
 def test_codes_are_unique() -> None:
@@ -106,7 +106,7 @@ def test_evidence_names_the_release_asked_for() -> None:
 
 def test_an_unknown_device_asks_only_where_the_flag_is_given() -> None:
     hit = hits("0.18.0", flags={"dtype": "bfloat16"})["VLLM-DT-01"]
-    assert (hit.certain, hit.missing, hit.stops_start, hit.severity) == (False, ("device",), False, "info")
+    assert (hit.certain, hit.missing, hit.severity) == (False, ("device",), "info")
     assert "VLLM-DT-01" not in hits("0.18.0")
 
 
@@ -154,7 +154,7 @@ def test_speculation_with_chunked_prefill_starts_at_0_18(method: str) -> None:
     config = {"method": method, "model": "org/draft", "num_speculative_tokens": 3}
     flags = {"speculative_config": config, "enable_chunked_prefill": True, "enable_prefix_caching": True}
     found = hits("0.18.0", flags=flags, device="H100")
-    assert not [hit.rule.code for hit in found.values() if hit.stops_start]
+    assert not [hit.rule.code for hit in found.values() if hit.certain and hit.would_stop]
 
 
 def test_draft_model_speculation_by_release() -> None:
@@ -182,12 +182,12 @@ def test_sentences(text: str, expected: str) -> None:
 def test_terms_are_in_order_and_between_known_releases() -> None:
     for kind in ("terms", "defaults"):
         for word, parts in rulepack.words("vllm", kind).items():
-            previous: tuple[int, ...] = ()
+            previous = parse("0.0.0")
             for part in parts:
                 assert part.since is None or part.since in RELEASES, word
                 assert part.until is None or part.until in RELEASES, word
-                assert part.since is None or release_key(part.since) > previous, word
-                previous = release_key(part.until or "99.0.0")
+                assert part.since is None or parse(part.since) > previous, word
+                previous = parse(part.until or "99.0.0")
 
 
 ODD = st.one_of(
