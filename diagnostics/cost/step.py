@@ -41,6 +41,9 @@ class CostSettings:
     enable_expert_parallel: bool = False  # whole experts on each device, instead of a part of every expert
     enforce_eager: bool = False
     max_graph_size: int = 512  # largest batch replayed from a captured graph
+    attention_in_graphs: bool = (
+        True  # of decodes; else graphs hold what lies between, and a step launches both
+    )
     async_scheduling: bool = (
         False  # the next step is planned while this one runs; taking tokens in is not hidden
     )
@@ -179,7 +182,7 @@ class StepCost:
             time.decode_attention = self._decode_ms(decode_contexts)
         if prompts:
             time.prefill_attention = self._prefill_ms(chunk_tokens, chunk_starts)
-        self._add_host(time, decodes + prompts, tokens)
+        self._add_host(time, decodes, prompts, tokens)
         return time
 
     def decode_step(self, sequences: int, context: float) -> StepTime:
@@ -362,15 +365,18 @@ class StepCost:
         narrow = dtype_bytes(self._kv_dtype) == 1
         return (curves.get("fp8") if narrow else None) or curves["bfloat16"]
 
-    def _add_host(self, time: StepTime, sequences: int, tokens: int) -> None:
+    def _add_host(self, time: StepTime, decodes: int, prompts: int, tokens: int) -> None:
         """Adds what the device waits for: launches without a graph, and the host's share of the step."""
-        host, settings = self.hardware.host, self.settings
+        host, settings, shape = self.hardware.host, self.settings, self.shape
         device = time.total
+        each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
+        layers_ms = shape.num_layers * each / 1e3
+        experts_ms = shape.num_moe_layers * MOE_LAUNCH_US / 1e3 if each else 0.0
         if settings.enforce_eager or tokens > settings.max_graph_size:
-            each = host.eager_layer_launch_us if settings.enforce_eager else host.layer_launch_us
-            time.launch = max(0.0, self.shape.num_layers * each / 1e3 - device)
-            time.launch += self.shape.num_moe_layers * MOE_LAUNCH_US / 1e3 if each else 0.0
-        planning, sequence_ms = host.step_us / 1e3, sequences * host.sequence_us / 1e3
+            time.launch = max(0.0, layers_ms - device) + experts_ms
+        elif prompts or not settings.attention_in_graphs:
+            time.launch = max(0.0, layers_ms + experts_ms - device)
+        planning, sequence_ms = host.step_us / 1e3, (decodes + prompts) * host.sequence_us / 1e3
         if settings.async_scheduling:
             planning = max(host.unhidden_us / 1e3, planning - device)
         time.host = planning + sequence_ms

@@ -22,11 +22,12 @@ def step_cost(
     assumptions: list[str],
     copies: int,
     room: Room,
+    whole_graphs: bool = True,
 ) -> StepCost | SpeculativeCost:
     """The cost model of a configuration, with speculation if it has some.
 
     copies: those that share experts. room: how the engine draws with top-k or top-p, and the weights that stay in the
-    host's memory. What is assumed is added to `assumptions`.
+    host's memory. whole_graphs: whether those of decodes hold attention. What is assumed is added to `assumptions`.
     """
     if hardware.curves_of:
         assumptions.append(f"{hardware.name}: efficiency curves of {hardware.curves_of}, not measured on it")
@@ -41,6 +42,7 @@ def step_cost(
         enable_expert_parallel=bool(given["enable_expert_parallel"]),
         enforce_eager=bool(given["enforce_eager"]),
         max_graph_size=largest_graph,
+        attention_in_graphs=whole_graphs,
         async_scheduling=bool(given["async_scheduling"]),
         offloaded_bytes=room.offloaded_bytes,
         sorted_sampling=room.sorts_logits

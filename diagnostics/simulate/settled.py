@@ -41,6 +41,17 @@ def captured(
     return engine.captures(given["max_num_seqs"], given["max_num_batched_tokens"], sizes, limit)
 
 
+def attention_in_graphs(foreign: Mapping[str, Any], engine: EngineKind) -> bool:
+    """Whether graphs of decodes hold attention too: not by default from vLLM's 0.8.0 to 0.10.2 (release notes of 0.11.0)."""
+    compiled = foreign.get("compilation_config")
+    nested = compiled if isinstance(compiled, Mapping) else {}
+    mode = nested.get("cudagraph_mode")
+    if mode is not None:
+        return str(mode).upper() != "PIECEWISE"
+    split = engine.name == "vllm" and (0, 8) <= engine.release < (0, 11)
+    return not split or bool(nested.get("full_cuda_graph"))
+
+
 def sharing_copies(
     values: Mapping[str, Effective], engine: EngineKind, shape: ModelShape, assumptions: list[str]
 ) -> int:
