@@ -4,9 +4,42 @@ from __future__ import annotations
 
 import re
 
-from ..inputs.base import EnvSetting
+from ..inputs.base import EnvSetting, Source, Word
 
 Replacement = tuple[int, int, str]
+
+
+class Changes:
+    """Replacements collected for one or several texts, and words to take out together with the blanks around them."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+        self._replacements: dict[str, list[Replacement]] = {}
+        self._words: dict[str, list[tuple[int, int]]] = {}
+
+    def put(self, source: Source, start: int, end: int, new: str = "") -> None:
+        """Write `new` for what stands between two offsets."""
+        self._sources[source.name] = source
+        self._replacements.setdefault(source.name, []).append((start, end, new))
+
+    def drop_words(self, source: Source, start: int, end: int) -> None:
+        """Take words of a shell text out."""
+        self._sources[source.name] = source
+        self._words.setdefault(source.name, []).append((start, end))
+
+    def drops(self, word: Word) -> bool:
+        """Whether a word is among those to be taken out."""
+        return any(start <= word.start < end for start, end in self._words.get(word.source.name, ()))
+
+    def texts(self) -> dict[str, tuple[str, str]]:
+        """Each changed text by its source's name: as it was, and as it will be."""
+        found = {}
+        for name, source in self._sources.items():
+            cuts = [(*span, "") for span in shell_cuts(source.text, self._words.get(name, []))]
+            new = applied(source.text, [*self._replacements.get(name, []), *cuts])
+            if new != source.text:
+                found[name] = (source.text, new)
+        return found
 
 
 def applied(text: str, replacements: list[Replacement]) -> str:
@@ -97,18 +130,22 @@ def cut_key(text: str, start: int, end: int) -> tuple[int, int]:
     return block_item_span(text, start, end) if alone else flow_item_span(text, start, end)
 
 
-def cut_variable(setting: EnvSetting) -> tuple[int, int, bool]:
-    """What to cut so that an environment variable is no longer set, and whether `shell_cuts` is to see to the blanks."""
-    assert setting.source is not None  # the caller checked
-    text = setting.source.text
+def cut_variable(setting: EnvSetting, changes: Changes) -> None:
+    """Cut the text that sets an environment variable; one without a source stays."""
+    source, start, end = setting.source, setting.start, setting.end
+    if source is None:
+        return
+    text = source.text
     if setting.style == "shell":
-        statement = not text.startswith(setting.name, setting.start)  # `export X=1`, not `X=1 command`
-        joined = re.match(r"[ \t]*(?:&&|;)[ \t]*", text[setting.end :])
+        statement = not text.startswith(setting.name, start)  # `export X=1`, not `X=1 command`
+        joined = re.match(r"[ \t]*(?:&&|;)[ \t]*", text[end:])
         if statement and joined:
-            return setting.start, setting.end + joined.end(), False
-        return setting.start, setting.end, True
-    if setting.style == "key":
-        return *cut_key(text, setting.start, setting.end), False
-    if is_block_item(text, setting.start):
-        return *block_item_span(text, setting.start, setting.end), False
-    return *flow_item_span(text, setting.start, setting.end), False
+            changes.put(source, start, end + joined.end())
+        else:
+            changes.drop_words(source, start, end)
+    elif setting.style == "key":
+        changes.put(source, *cut_key(text, start, end))
+    elif is_block_item(text, start):
+        changes.put(source, *block_item_span(text, start, end))
+    else:
+        changes.put(source, *flow_item_span(text, start, end))

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ....core.errors import ConfigError
 from ..check import check
 from ..checks.context import Context
 from ..checks.findings import Edit, Result
-from ..inputs.base import Configuration, Entry, Source, UnreadableInput, Word
+from ..inputs.base import Configuration, Entry, UnreadableInput, Word
 from ..inputs.read import COMMAND_LINE, read_command, read_text
 from ..releases.versions import parse
-from .cut import (
-    Replacement,
-    applied,
-    block_item_span,
-    cut_key,
-    cut_variable,
-    flow_item_span,
-    is_block_item,
-    shell_cuts,
-)
-from .settings import edit_settings
-
-
-class CannotFix(ConfigError):
-    """An edit would not read back as intended; nothing is written."""
+from .cut import Changes, block_item_span, cut_variable, flow_item_span, is_block_item
+from .settings import CannotFix, edit_settings
 
 
 @dataclass
@@ -70,22 +56,20 @@ def plan(
     chosen: list[Edit] = []
     for edit in wanted:
         (chosen if edit.safe or unsafe else made.left).append(edit)
-    settings = [edit for edit in chosen if _target(context, edit) == "settings"]
-    words = [edit for edit in chosen if _target(context, edit) == "words"]
-    cuts = _cut_variables(configuration, [edit for edit in chosen if _target(context, edit) == "environment"])
-    if configuration.typed:
-        cuts += _cut_keys(context, settings)
-    elif settings and configuration.entries:
-        source = configuration.entries[0].source
-        keys = {edit.flag: _keys(context, edit.flag) for edit in settings}
-        made.texts[source.name] = (source.text, edit_settings(source, settings, keys))
-    if words or cuts:
-        for name, texts in _edit_words(context, words, cuts).items():
-            if name in made.texts:
-                raise CannotFix(f"{name} holds settings and commands; edit it by hand")
-            made.texts[name] = texts
-    made.texts = {name: texts for name, texts in made.texts.items() if texts[0] != texts[1]}
-    made.applied = [edit for edit in chosen if _target(context, edit) != "nothing"]
+    changes = Changes()
+    for edit in chosen:
+        uses, target = _origins(context, edit.flag), _target(context, edit)
+        if target == "environment":
+            cut_variable(configuration.env[edit.flag], changes)
+        elif target == "settings":
+            entries = {id(o): o for use in uses for o in use if isinstance(o, Entry)}
+            edit_settings(configuration, edit, list(entries.values()), changes)
+        elif target == "words":
+            words = [[o for o in use if isinstance(o, Word)] for use in uses]
+            _edit_words(context, edit, [use for use in words if use], changes)
+        if target != "nothing":
+            made.applied.append(edit)
+    made.texts = changes.texts()
     made.fixed = sum(
         bool(f.edits) and all(edit in made.applied or edit.flag in keep for edit in f.edits)
         for f in result.findings
@@ -94,13 +78,20 @@ def plan(
     return made
 
 
-def _untouched(context: Context, edits: Sequence[Edit]) -> list[str]:
-    """The words of the command that no edit is about."""
+def _untouched(context: Context, edits: Sequence[Edit]) -> list[object]:
+    """The words of the command and the settings that no edit is about."""
     touched = {id(origin) for edit in edits for use in _origins(context, edit.flag) for origin in use}
-    return [word.text for word in context.configuration.words if id(word) not in touched]
+    return _held(context.configuration, touched)
 
 
-def _verify(configuration: Configuration, result: Result, made: Plan, untouched: Sequence[str]) -> None:
+def _held(configuration: Configuration, without: Collection[int] = ()) -> list[object]:
+    """What a configuration holds in its own source: its words, then its keys with their values."""
+    words = [word.text for word in configuration.words if id(word) not in without]
+    entries = [e for e in configuration.entries if e.source is configuration.source and id(e) not in without]
+    return [*words, *((entry.key, entry.value) for entry in entries)]
+
+
+def _verify(configuration: Configuration, result: Result, made: Plan, untouched: Sequence[object]) -> None:
     """Read the new text again and judge it: what was fixed must be gone and all else be there, or nothing is written."""
     name = configuration.source.name
     if name not in made.texts:
@@ -113,7 +104,7 @@ def _verify(configuration: Configuration, result: Result, made: Plan, untouched:
             return  # every key went; comments may be left
         raise CannotFix(f"{name}: the edited text would not read back ({error}); edit it by hand") from None
     same = [item for item in read if item.label == configuration.label]
-    again = next((item for item in same if _holds([w.text for w in item.words], untouched)), None)
+    again = next((item for item in same if _is_among(untouched, _held(item))), None)
     if again is None:
         raise CannotFix(f"{name}: the edited text would not hold the same server; edit it by hand")
     after = check(again, engine=result.engine, start=None, target=parse(result.target))
@@ -130,10 +121,10 @@ def _verify(configuration: Configuration, result: Result, made: Plan, untouched:
         )
 
 
-def _holds(words: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the wanted words are among the words, in their order."""
-    rest = iter(words)
-    return all(word in rest for word in wanted)
+def _is_among(wanted: Sequence[object], items: Sequence[object]) -> bool:
+    """Whether the wanted items are among the items, in their order."""
+    rest = iter(items)
+    return all(item in rest for item in wanted)
 
 
 def _ordered(edits: Sequence[Edit]) -> list[Edit]:
@@ -174,74 +165,18 @@ def _origins(context: Context, flag: str) -> list[list[Entry | Word]]:
     return found
 
 
-def _keys(context: Context, flag: str) -> list[str]:
-    """The keys of a settings file that set an option."""
-    return list(dict.fromkeys(o.key for use in _origins(context, flag) for o in use if isinstance(o, Entry)))
+def _edit_words(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
+    """Drop, rename or set an option of a command."""
+    if edit.kind == "set":
+        _set(context, edit, uses, changes)
+    for use in uses if edit.kind != "set" else ():
+        if edit.kind == "unset":
+            _drop(use, changes)
+        elif edit.to is not None:
+            _rename(use, edit, edit.to, changes)
 
 
-# A text, what to cut there, and whether blanks and continuations around it are still to be seen to.
-Cut = tuple[Source, int, int, bool]
-
-
-def _cut_variables(configuration: Configuration, edits: list[Edit]) -> list[Cut]:
-    settings = [configuration.env[edit.flag] for edit in edits]
-    return [(setting.source, *cut_variable(setting)) for setting in settings if setting.source is not None]
-
-
-def _cut_keys(context: Context, edits: list[Edit]) -> list[Cut]:
-    """The keys of a chart's settings to take out; other changes of such keys are for a person to make."""
-    cuts: list[Cut] = []
-    for edit in edits:
-        entries = [o for use in _origins(context, edit.flag) for o in use if isinstance(o, Entry)]
-        if edit.kind != "unset" or any(entry.end == 0 for entry in entries):
-            raise CannotFix(f"{edit.flag} stands among a chart's settings; edit it by hand")
-        cuts += [
-            (entry.source, *cut_key(entry.source.text, entry.start, entry.end), False) for entry in entries
-        ]
-    return cuts
-
-
-def _edit_words(context: Context, edits: list[Edit], cuts: list[Cut]) -> dict[str, tuple[str, str]]:
-    """New texts by source name, after making `cuts` and dropping, renaming and setting options of a command."""
-    changes: dict[str, list[Replacement]] = {}
-    words_out: dict[str, list[tuple[int, int]]] = {}
-    sources: dict[str, Source] = {}
-
-    def note(source: Source, replacement: Replacement) -> None:
-        sources[source.name] = source
-        changes.setdefault(source.name, []).append(replacement)
-
-    def cut(source: Source, start: int, end: int) -> None:
-        sources[source.name] = source
-        changes.setdefault(source.name, [])
-        words_out.setdefault(source.name, []).append((start, end))
-
-    for source, start, end, loose in cuts:
-        cut(source, start, end) if loose else note(source, (start, end, ""))
-    for edit in edits:
-        uses = [[o for o in use if isinstance(o, Word)] for use in _origins(context, edit.flag)]
-        uses = [use for use in uses if use]
-        if edit.kind == "set":
-            continue
-        for use in uses:
-            if edit.kind == "unset":
-                _drop(use, note, cut)
-            elif edit.to is not None:
-                _rename(use, edit, note, cut)
-    for edit in edits:
-        if edit.kind == "set":
-            uses = [[o for o in use if isinstance(o, Word)] for use in _origins(context, edit.flag)]
-            _set(context, edit, [use for use in uses if use], note, cut, words_out)
-    for name, spans in words_out.items():
-        changes[name] += [(*span, "") for span in shell_cuts(sources[name].text, spans)]
-    return {name: (sources[name].text, applied(sources[name].text, found)) for name, found in changes.items()}
-
-
-Note = Callable[[Source, Replacement], None]
-CutWords = Callable[[Source, int, int], None]
-
-
-def _rename(use: list[Word], edit: Edit, note: Note, cut: CutWords) -> None:
+def _rename(use: list[Word], edit: Edit, to: str, changes: Changes) -> None:
     """Write the option's new name, and drop its value when it becomes a switch."""
     word = use[0]
     raw = word.source.text[word.start : word.end]
@@ -249,27 +184,26 @@ def _rename(use: list[Word], edit: Edit, note: Note, cut: CutWords) -> None:
     at = raw.find(option)
     if at < 0:
         raise CannotFix(f"{word.place}: {option} is not written there as it stands; edit it by hand")
-    assert edit.to is not None  # the caller checked
     if edit.value is True and "=" in word.text:
-        quotes = raw[:at], raw[-1] if raw[-1:] in "\"'" and raw[:1] == raw[-1:] else ""
-        note(word.source, (word.start, word.end, quotes[0] + edit.to + quotes[1]))
+        closing = raw[-1] if raw[-1:] in "\"'" and raw[:1] == raw[-1:] else ""
+        changes.put(word.source, word.start, word.end, raw[:at] + to + closing)
         return
-    note(word.source, (word.start + at, word.start + at + len(option), edit.to))
+    changes.put(word.source, word.start + at, word.start + at + len(option), to)
     if edit.value is True and len(use) > 1:
-        _drop(use[1:], note, cut)
+        _drop(use[1:], changes)
 
 
-def _drop(use: list[Word], note: Note, cut: CutWords) -> None:
+def _drop(use: list[Word], changes: Changes) -> None:
     for group in _contiguous(use):
         first, last = group[0], group[-1]
-        source = first.source
-        if first.style == "item" and is_block_item(source.text, first.start):
+        text = first.source.text
+        if first.style == "item" and is_block_item(text, first.start):
             for word in group:
-                note(source, (*block_item_span(source.text, word.start, word.end), ""))
+                changes.put(first.source, *block_item_span(text, word.start, word.end))
         elif first.style == "item":
-            note(source, (*flow_item_span(source.text, first.start, last.end), ""))
+            changes.put(first.source, *flow_item_span(text, first.start, last.end))
         else:
-            cut(source, first.start, last.end)
+            changes.drop_words(first.source, first.start, last.end)
 
 
 def _contiguous(use: list[Word]) -> list[list[Word]]:
@@ -285,38 +219,30 @@ def _contiguous(use: list[Word]) -> list[list[Word]]:
     return groups
 
 
-def _set(
-    context: Context,
-    edit: Edit,
-    uses: list[list[Word]],
-    note: Note,
-    cut: CutWords,
-    going: Mapping[str, list[tuple[int, int]]],
-) -> None:
+def _set(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
     """Write an option's value where it stands, or the option behind the last word of the command that stays."""
-    negative = edit.value is False
-    option = f"--no-{edit.flag[2:]}" if negative else edit.flag
+    option = f"--no-{edit.flag[2:]}" if edit.value is False else edit.flag
     value = None if isinstance(edit.value, bool) else edit.value
+    shell = option if value is None else f"{option} {shlex.quote(value)}"
+    item = option if value is None else f"{option}={value}"
     if uses:
-        _replace_value(uses[-1], option, value, note, cut)
+        _replace_value(uses[-1], shell, item, changes)
         return
     words = [word for word in context.configuration.words if word.style != "expanded"]
-    words = [w for w in words if not any(a <= w.start < b for a, b in going.get(w.source.name, ()))] or words
+    words = [word for word in words if not changes.drops(word)] or words
     if not words:
         raise CannotFix("the command has no place for a new option; edit it by hand")
     last = max(words, key=lambda word: word.end)
     text = last.source.text
-    if last.style == "item":
-        item = option if value is None else f"{option}={value}"
-        block = is_block_item(text, last.start)
-        separator = "\n" + text[text.rfind("\n", 0, last.start) + 1 : last.start] if block else ", "
-        note(last.source, (last.end, last.end, separator + _yaml_quoted(item, block)))
-        return
-    new = option if value is None else f"{option} {shlex.quote(value)}"
     line = text.rfind("\n", 0, last.start) + 1
+    if last.style == "item":
+        block = is_block_item(text, last.start)
+        separator = "\n" + text[line : last.start] if block else ", "
+        changes.put(last.source, last.end, last.end, separator + _yaml_quoted(item, block))
+        return
     continued = line > 1 and text[: line - 1].rstrip(" \t").endswith("\\")
     indent = text[line : len(text[line:]) - len(text[line:].lstrip(" \t")) + line]
-    note(last.source, (last.end, last.end, f" \\\n{indent}{new}" if continued else f" {new}"))
+    changes.put(last.source, last.end, last.end, f" \\\n{indent}{shell}" if continued else f" {shell}")
 
 
 def _yaml_quoted(text: str, block: bool) -> str:
@@ -325,14 +251,15 @@ def _yaml_quoted(text: str, block: bool) -> str:
     return text if plain else quoted
 
 
-def _replace_value(use: list[Word], option: str, value: str | None, note: Note, cut: CutWords) -> None:
+def _replace_value(use: list[Word], shell: str, item: str, changes: Changes) -> None:
     first, last = use[0], use[-1]
     if first.style == "item":
-        new = option if value is None else f"{option}={value}"
-        note(first.source, (first.start, first.end, _yaml_quoted(new, False)))
-        _drop(use[1:], note, cut) if len(use) > 1 else None
+        changes.put(first.source, first.start, first.end, _yaml_quoted(item, False))
+        if len(use) > 1:
+            _drop(use[1:], changes)
         return
     if len(_contiguous(use)) > 1:
-        raise CannotFix(f"{first.place}: {option} is written in more than one place; edit it by hand")
-    new = option if value is None else f"{option} {shlex.quote(value)}"
-    note(first.source, (first.start, last.end, new))
+        raise CannotFix(
+            f"{first.place}: {shell.split()[0]} is written in more than one place; edit it by hand"
+        )
+    changes.put(first.source, first.start, last.end, shell)

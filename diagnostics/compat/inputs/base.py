@@ -58,18 +58,18 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One top-level key of a `--config` YAML file, with its decoded value; what only a run could tell is `opaque`.
+    """One key of a settings file, with its decoded value; what only a run could tell is `opaque`.
 
-    In a manifest, `start:end` is the text of the key and its value.
+    `start:end` is the text of the key and its value, which begins at `value_start`; 0:0 where they stand apart.
     """
 
     key: str
     value: Any
     place: Place
     source: Source
-    value_place: Place
     opaque: bool = False
     start: int = 0
+    value_start: int = 0
     end: int = 0
 
 

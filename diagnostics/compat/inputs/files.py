@@ -37,7 +37,7 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
         configuration.typed, configuration.usage = True, "engine"
     seen: dict[str, Entry] = {}
     for key, key_node, value in items:
-        entry = Entry(str(key), tree.value(value), tree.place(key_node), tree.source, tree.place(value))
+        entry = tree.entry(str(key), key_node, value)
         name = entry.key.replace("_", "-")
         if name in seen:
             configuration.duplicates.append(entry)

@@ -303,22 +303,11 @@ class ManifestReader:
         return Word(text, self.tree.place(node), self.tree.source, start, end, opaque, "item")
 
     def _settings(self, mapping: yaml.MappingNode) -> list[Entry]:
-        entries = []
-        for key, key_node, value in self.tree.items(mapping):
-            if str(key) in SETTINGS_NOT_FLAGS:
-                continue
-            entries.append(
-                Entry(
-                    kebab(str(key)),
-                    self.tree.value(value),
-                    self.tree.place(key_node),
-                    self.tree.source,
-                    self.tree.place(value),
-                    start=self.tree.start(key_node),
-                    end=self.tree.end(value),
-                )
-            )
-        return entries
+        return [
+            self.tree.entry(kebab(str(key)), key_node, value)
+            for key, key_node, value in self.tree.items(mapping)
+            if str(key) not in SETTINGS_NOT_FLAGS
+        ]
 
 
 def kebab(text: str) -> str:

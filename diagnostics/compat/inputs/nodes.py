@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ....core.places import Loader, Place
-from .base import Source, UnreadableInput
+from .base import Entry, Source, UnreadableInput
 
 MAX_DEPTH = 60
 # Aliases can make a short text expand without end.
@@ -91,8 +91,24 @@ class Tree:
         return self._base + node.start_mark.index
 
     def end(self, node: yaml.Node) -> int:
-        """Offset after a node's last character in the source."""
+        """Offset after a node's last character in the source; a block's is that of its last item."""
+        if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+            last = node.value[-1]
+            end = self.end(last[1] if isinstance(last, tuple) else last)
+            if end > self.start(node):  # not an alias, whose text stands elsewhere
+                return end
         return self._base + node.end_mark.index
+
+    def entry(self, name: str, key: yaml.Node, value: yaml.Node) -> Entry:
+        """A key of a mapping as a setting called `name`."""
+        start, value_start = self.start(key), self.start(value)
+        end = len(self.source.text[: self.end(value)].rstrip())
+        if not start < value_start <= max(end, value_start):
+            start = value_start = end = 0
+        place = self.place(key)
+        return Entry(
+            name, self.value(value), place, self.source, start=start, value_start=value_start, end=end
+        )
 
     def scalars(self, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, str]]:
         """Every text below a node, with the key it stands under."""

@@ -128,8 +128,7 @@ class _Script:
         except _Unknown:
             value, opaque = ast.unparse(node), True
         place = self._source.place(self._offset(at))
-        value_place = self._source.place(self._offset(node))
-        return Entry(name.replace("_", "-"), value, place, self._source, value_place, opaque)
+        return Entry(name.replace("_", "-"), value, place, self._source, opaque)
 
     def _words(self, node: ast.List | ast.Tuple) -> list[Configuration]:
         """A list of words such as `["vllm", "serve", MODEL, "--port", "8000"]`."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat.checks.findings import Result
 from camshaft.diagnostics.compat.fix.files import fix_all
-from camshaft.diagnostics.compat.fix.plan import Plan, plan
+from camshaft.diagnostics.compat.fix.plan import CannotFix, Plan, plan
 from camshaft.diagnostics.compat.inputs.base import Configuration
 from camshaft.diagnostics.compat.inputs.read import read_command, read_path, read_text
 from camshaft.diagnostics.compat.run import check_all
@@ -50,7 +50,7 @@ def fixed_command(command: str, target: str, unsafe: bool = False) -> str:
 def test_settings_keep_comments_order_and_quotes() -> None:
     new, made = fixed(SETTINGS, "0.18.0")
     assert new == SETTINGS.replace("swap-space: 6   # GiB a GPU\n", "").replace(
-        "enable-prefix-caching: false  # benchmark", "no-enable-prefix-caching: true # benchmark"
+        "enable-prefix-caching: false  # benchmark", "no-enable-prefix-caching: true  # benchmark"
     )
     assert "-swap-space: 6" in made.diff()
 
@@ -148,6 +148,32 @@ def test_unsafe_fixes_are_left_unless_asked_for() -> None:
     assert [edit.flag for edit in made.left] == ["--quantization"]
     new, _ = fixed(text, "0.15.0", unsafe=True)
     assert new == "model: m\nquantization: inc\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{model: m, swap-space: 4, seed: 1}\n", "{model: m, seed: 1}\n"),
+        ("model: m\r\nswap-space: 4\r\nseed: 1\r\n", "model: m\r\nseed: 1\r\n"),
+        ('model: m\n"swap-space": 4 # c\nseed: 1', "model: m\nseed: 1"),
+        ("model: m\ntask: embed\n# end\n", "model: m\nrunner: pooling\nconvert: embed\n# end\n"),
+        ("{model: m, task: embed}\n", "{model: m, runner: pooling, convert: embed}\n"),
+        (
+            "model: m\nspeculative_model: '[ngram]'\nnum_speculative_tokens: 5\nngram_prompt_lookup_max: 4\n",
+            "model: m\nspeculative_config: "
+            """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'\n""",
+        ),
+        ("model: m\nlora-modules:\n- a=b\n# c\nswap-space: 4\n", "model: m\nlora-modules:\n- a=b\n# c\n"),
+    ],
+)
+def test_settings_of_every_shape(text: str, expected: str) -> None:
+    new, _ = fixed(text, "0.18.0", unsafe=True)
+    assert new == expected
+
+
+def test_a_value_that_stands_elsewhere_is_left_to_a_person() -> None:
+    with pytest.raises(CannotFix, match="by hand"):
+        fixed("model: m\nmax-num-seqs: &n 4\nswap-space: *n\n", "0.18.0")
 
 
 COMMENT = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)

@@ -148,7 +148,7 @@ def test_a_key_of_a_chart_that_needs_more_than_a_cut_is_left_to_a_person() -> No
     (result,) = check_all([configuration], targets=["0.33.0"])
     edit = Edit("rename", "--kv-cache-dtype", "--other")
     finding = Finding("X", "error", "replaced", "m", configuration.start_place, edits=(edit,))
-    with pytest.raises(CannotFix, match="chart"):
+    with pytest.raises(CannotFix, match="by hand"):
         plan(configuration, msgspec.structs.replace(result, findings=(finding,)))
 
 
