@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from .errors import CapacityError
+from .products import expert_split
 from .quantization import Quantization, dtype_bytes, stored_quantization
-from .shape import (
-    ModelShape,
+from .shape import ModelShape
+from .sizes import (
     WeightBytes,
-    expert_split,
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
     resolve_kv_dtype,

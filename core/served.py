@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .products import latent_head_dims
 from .quantization import stored_quantization
-from .shape import ModelShape, latent_head_dims
+from .shape import ModelShape
 
 
 def served_shape(shape: ModelShape) -> ModelShape:

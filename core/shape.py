@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ModelError
-from .quantization import Quantization, dtype_bytes, stored_quantization
 from .rope_scaling import CHANGING_ROPES, rope_kind, rope_of
 
 LARGEST = 10**9  # of every size and count
@@ -34,7 +33,7 @@ class ModelShape:
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
     attention_bias: bool = False  # bias on the q, k and v projections
-    qk_norm: bool = False  # RMSNorm on each head of q and k (Qwen3)
+    qk_norm: bool = False  # RMSNorm on q and k, as in Qwen3
     sliding_window: int | None = None
     num_sliding_layers: int = 0  # layers whose attention sees only `sliding_window` tokens
     num_linear_layers: int = 0  # layers that keep a fixed state and no KV cache
@@ -114,7 +113,8 @@ def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:
             rope_theta=theta,
             rope_scaling=scaling,
             attention_bias=bool(text.get("attention_bias", "Qwen2" in architecture)),
-            qk_norm="Qwen3" in architecture,
+            qk_norm=bool(text.get("use_qk_norm"))
+            or any(name in architecture for name in ("Qwen3", "Gemma3")),
             sliding_window=_count("sliding_window", text.get("sliding_window")) or None
             if text.get("use_sliding_window", True)
             else None,
@@ -208,193 +208,3 @@ def _ids(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(int(v) for v in value) if isinstance(value, list) else (int(value),)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class Gemm:
-    """One matrix product of a forward pass on one device: [tokens, k] x [k, n], `count` times."""
-
-    name: str  # "qkv", "o", "gate_up", "down", "router", "head", "expert_gate_up", ...
-    n: int
-    k: int
-    count: int
-
-    @property
-    def elements(self) -> int:
-        return self.n * self.k * self.count
-
-
-def dense_gemms(shape: ModelShape, tensor_parallel_size: int = 1) -> list[Gemm]:
-    """Products that every token passes, in order, on one of `tensor_parallel_size` devices; no head, no experts."""
-    tp, hidden, layers = tensor_parallel_size, shape.hidden_size, shape.num_layers
-    moe = shape.num_moe_layers
-    gemms = list(_attention_gemms(shape, tp))
-    if layers > moe:
-        wide = shape.intermediate_size // tp
-        gemms += [
-            Gemm("gate_up", 2 * wide, hidden, layers - moe),
-            Gemm("down", hidden, wide, layers - moe),
-        ]
-    if moe:
-        gemms.append(Gemm("router", shape.num_experts, hidden, moe))
-        if shape.shared_expert_size:
-            wide = shape.shared_expert_size // tp
-            gemms += [Gemm("shared_gate_up", 2 * wide, hidden, moe), Gemm("shared_down", hidden, wide, moe)]
-    return gemms
-
-
-def _attention_gemms(shape: ModelShape, tp: int) -> list[Gemm]:
-    hidden, layers, heads = shape.hidden_size, shape.num_layers, shape.num_heads // tp
-    if not shape.kv_lora_rank:
-        kv = max(1, shape.num_kv_heads // tp)
-        return [
-            Gemm("qkv", (heads + 2 * kv) * shape.head_dim, hidden, layers),
-            Gemm("o", hidden, heads * shape.head_dim, layers),
-        ]
-    text = shape.raw.get("text_config", shape.raw)  # latent attention: DeepSeek-V2 report, section 2.1
-    rank, rope = shape.kv_lora_rank, shape.rope_head_dim
-    nope, value = latent_head_dims(shape)
-    query = int(text.get("q_lora_rank") or 0)
-    return [
-        Gemm("kv_a", rank + rope + query, hidden, layers),
-        Gemm("q_b", heads * (nope + rope), query or hidden, layers),
-        Gemm("kv_b", heads * (nope + value), rank, layers),
-        Gemm("o", hidden, heads * value, layers),
-    ]
-
-
-def latent_head_dims(shape: ModelShape) -> tuple[int, int]:
-    """Of latent attention: sizes of a head's key without its rotated part, and of its value."""
-    text = shape.raw.get("text_config", shape.raw)
-    nope, value = (int(text.get(key) or shape.head_dim) for key in ("qk_nope_head_dim", "v_head_dim"))
-    return nope, value
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertSplit:
-    """How a model's experts lie on the devices: `whole` ones on each, or a part of every one.
-
-    vLLM spreads experts over the tensor parallel devices of all data parallel copies together, whole ones
-    with `enable_expert_parallel` (from 0.8.0 on: fused_moe/layer.py, FusedMoEParallelConfig.make).
-    """
-
-    devices: int = 1
-    copies: int = 1  # data parallel copies whose tokens meet at these experts
-    whole: bool = False
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts each expert is cut."""
-        return 1 if self.whole else self.devices
-
-    def held(self, experts: int) -> int:
-        """Experts, or parts of as many, on the fullest device."""
-        return -(-experts // self.devices) if self.whole else experts
-
-
-def expert_split(
-    tensor_parallel_size: int = 1, data_parallel_size: int = 1, enable_expert_parallel: bool = False
-) -> ExpertSplit:
-    """The split over all devices of `data_parallel_size` copies that share one set of experts."""
-    return ExpertSplit(tensor_parallel_size * data_parallel_size, data_parallel_size, enable_expert_parallel)
-
-
-def expert_gemms(shape: ModelShape, tensor_parallel_size: int = 1) -> list[Gemm]:
-    """The two products of ONE expert in each layer that has experts; empty for a dense model."""
-    if not shape.num_moe_layers:
-        return []
-    wide, layers = max(1, shape.moe_intermediate_size // tensor_parallel_size), shape.num_moe_layers
-    return [
-        Gemm("expert_gate_up", 2 * wide, shape.hidden_size, layers),
-        Gemm("expert_down", shape.hidden_size, wide, layers),
-    ]
-
-
-def head_gemm(shape: ModelShape, tensor_parallel_size: int = 1) -> Gemm:
-    """The product that makes logits, run only for rows that sample."""
-    return Gemm("head", -(-shape.vocab_size // tensor_parallel_size), shape.hidden_size, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightBytes:
-    """Bytes of weights on one device, by component."""
-
-    embedding: int
-    head: int  # 0 when tied to the embedding
-    linear: int  # attention, MLP, router, shared experts
-    experts: int
-    norms: int  # norms and biases
-
-    @property
-    def total(self) -> int:
-        return self.embedding + self.head + self.linear + self.experts + self.norms
-
-    def read_by_one_token(self, shape: ModelShape) -> int:
-        """Bytes that one token alone reads: every layer, its own experts, and the head once.
-
-        A tied head is the embedding's table; an untied embedding gives a single row, which is nothing.
-        """
-        experts = self.experts * shape.experts_per_token // max(1, shape.num_experts)
-        return self.linear + self.norms + (self.head or self.embedding) + experts
-
-
-def weight_bytes(
-    shape: ModelShape,
-    *,
-    quantization: Quantization | None = None,
-    dtype: str | None = None,
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    split: ExpertSplit | None = None,
-) -> WeightBytes:
-    """Weights on the fullest device. `quantization` None reads the checkpoint's own; `dtype` None the model's.
-
-    split: how experts are spread; None cuts each over the tensor parallel devices. A pipeline stage holds its share of the layers and, counted here, the larger of embedding and head.
-    """
-    scheme = quantization or stored_quantization(shape.raw)
-    element = dtype_bytes(dtype or shape.dtype)
-    packed = scheme.bits / 8 if scheme.bits else element
-    tp, pp = tensor_parallel_size, pipeline_parallel_size
-    linear_element = element if scheme.experts_only and shape.num_experts else packed
-    linear = sum(g.elements for g in dense_gemms(shape, tp)) * linear_element
-    hidden, multiple = shape.hidden_size, scheme.expert_row_multiple
-    padding = -(-hidden // multiple) * multiple / hidden
-    split = split or expert_split(tp)
-    one_expert = sum(g.elements for g in expert_gemms(shape, split.parts)) * packed * padding
-    experts = one_expert * split.held(shape.num_experts)
-    table = shape.vocab_size * hidden / tp * (packed if scheme.embeddings else element)
-    head = 0.0 if shape.tie_word_embeddings else table
-    if pp > 1:
-        table, head = max(table, head), 0.0
-    biases = sum(g.n * g.count for g in _attention_gemms(shape, tp)[:1]) if shape.attention_bias else 0
-    norms = ((2 * shape.num_layers + 1) * hidden + biases) * element
-    return WeightBytes(
-        embedding=round(table),
-        head=round(head),
-        linear=round(linear / pp),
-        experts=round(experts / pp),
-        norms=round(norms / pp),
-    )
-
-
-def resolve_kv_dtype(shape: ModelShape, kv_cache_dtype: str, dtype: str | None = None) -> str:
-    """The element type of the cache: `auto` is the model's dtype (or `dtype`, where a configuration says one)."""
-    if kv_cache_dtype != "auto":
-        return kv_cache_dtype
-    return shape.dtype if dtype in (None, "auto") else str(dtype)
-
-
-def kv_bytes_per_token_per_layer(shape: ModelShape, kv_dtype: str, tensor_parallel_size: int = 1) -> float:
-    """Key and value bytes of one token in one layer on one device; KV heads below the parallel size are copied."""
-    if shape.kv_lora_rank and shape.caches_latent:
-        return (shape.kv_lora_rank + shape.rope_head_dim) * dtype_bytes(kv_dtype)
-    heads = max(1, shape.num_kv_heads // tensor_parallel_size)
-    return 2 * heads * shape.head_dim * dtype_bytes(kv_dtype)
-
-
-def kv_bytes_per_token(
-    shape: ModelShape, kv_dtype: str, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
-) -> int:
-    """Cache bytes that one token takes in all layers of one device, no window counted."""
-    layers = -(-shape.num_kv_layers // pipeline_parallel_size)
-    return round(layers * kv_bytes_per_token_per_layer(shape, kv_dtype, tensor_parallel_size))

@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from ...core.products import Gemm
 from ...core.quantization import Quantization, dtype_bytes
-from ...core.shape import Gemm
 from .hardware import HardwareSheet
 
 

@@ -51,7 +51,7 @@ class SpeculativeCost:
         alone = self.target.step(decode_contexts, none, none, verified, padding + decodes * self.drafted)
         gained = tokens_per_step(self.drafted, self.acceptance)
         drafting = self._draft_ms(decode_contexts, alone.total)
-        time = _scaled(alone, 1 / gained)
+        time = alone.scaled(1 / gained)
         time.gemm += drafting / gained
         if len(chunk_tokens):
             both = self.target.step(
@@ -88,7 +88,3 @@ def break_even_batch(cost: SpeculativeCost, context: float, limit: int = 1024) -
         middle = (low + high) // 2
         low, high = (middle, high) if speedup(cost, middle, context) > 1 else (low, middle)
     return low
-
-
-def _scaled(time: StepTime, factor: float) -> StepTime:
-    return StepTime(*(getattr(time, part.name) * factor for part in fields(StepTime)))

@@ -7,23 +7,17 @@ diagnosis can say which one binds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ...core.memory import quantization_for
+from ...core.products import ExpertSplit, Gemm, dense_gemms, expert_gemms, expert_split, head_gemm
 from ...core.quantization import UNQUANTIZED, dtype_bytes
-from ...core.shape import (
-    ExpertSplit,
-    Gemm,
-    ModelShape,
-    dense_gemms,
-    expert_gemms,
-    expert_split,
-    head_gemm,
-    kv_bytes_per_token_per_layer,
-    resolve_kv_dtype,
-)
+from ...core.shape import ModelShape
+from ...core.sizes import resolve_kv_dtype
+from .attention import AttentionTimer
+from .exchange import all_reduce_us
 from .gemm import GemmTimer
 from .hardware import HardwareSheet
 
@@ -85,6 +79,10 @@ class StepTime:
             + self.host
         )
 
+    def scaled(self, factor: float) -> StepTime:
+        """Every part `factor` times as long."""
+        return StepTime(*(getattr(self, part.name) * factor for part in fields(self)))
+
 
 class StepTimer(Protocol):
     """What times steps: a cost model, one with drafts, one fitted from evidence."""
@@ -123,7 +121,7 @@ class Scaled:
     ) -> StepTime:
         """As `StepTimer.step`."""
         told = self.timer.step(decode_contexts, chunk_tokens, chunk_starts, samples, padding)
-        return StepTime(**{part.name: getattr(told, part.name) * self.factor for part in fields(told)})
+        return told.scaled(self.factor)
 
 
 @dataclass(slots=True)
@@ -139,15 +137,13 @@ class StepCost:
     _experts: GemmTimer = field(init=False, repr=False)
     _head: GemmTimer = field(init=False, repr=False)
     _router: GemmTimer | None = field(init=False, repr=False)  # of a router in float32
-    _dtype: str = field(init=False)
-    _kv_dtype: str = field(init=False)
-    _layer_bytes: float = field(init=False)
+    _attention: AttentionTimer = field(init=False, repr=False)
     _split: ExpertSplit = field(init=False)
 
     def __post_init__(self) -> None:
         shape, settings = self.shape, self.settings
         scheme = quantization_for(shape, settings.quantization)
-        dtype = self._dtype = settings.dtype if settings.dtype and settings.dtype != "auto" else shape.dtype
+        dtype = settings.dtype if settings.dtype and settings.dtype != "auto" else shape.dtype
         self._split = expert_split(
             settings.tensor_parallel_size, settings.data_parallel_size, settings.enable_expert_parallel
         )
@@ -157,8 +153,8 @@ class StepCost:
         self._head = self._experts if scheme.embeddings else plain
         in_float32 = shape.architecture in FLOAT32_ROUTERS
         self._router = GemmTimer(self.hardware, UNQUANTIZED, "float32") if in_float32 else None
-        self._kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, settings.dtype)
-        self._layer_bytes = kv_bytes_per_token_per_layer(shape, self._kv_dtype, settings.tensor_parallel_size)
+        kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, settings.dtype)
+        self._attention = AttentionTimer(self.hardware, shape, dtype, kv_dtype, settings.tensor_parallel_size)
 
     def step(
         self,
@@ -179,9 +175,9 @@ class StepCost:
         )
         time.transfer = self.settings.offloaded_bytes / (self.hardware.host_link_gb_s * 1e6)
         if decodes:
-            time.decode_attention = self._decode_ms(decode_contexts)
+            time.decode_attention = self._attention.decode_ms(decode_contexts)
         if prompts:
-            time.prefill_attention = self._prefill_ms(chunk_tokens, chunk_starts)
+            time.prefill_attention = self._attention.prefill_ms(chunk_tokens, chunk_starts)
         self._add_host(time, decodes, prompts, tokens)
         return time
 
@@ -207,8 +203,10 @@ class StepCost:
         self, decode_contexts: np.ndarray, chunk_tokens: np.ndarray, chunk_starts: np.ndarray
     ) -> float:
         """Attention of decodes and of chunks, as in `step`."""
-        decodes = self._decode_ms(decode_contexts) if len(decode_contexts) else 0.0
-        return decodes + (self._prefill_ms(chunk_tokens, chunk_starts) if len(chunk_tokens) else 0.0)
+        decodes = self._attention.decode_ms(decode_contexts) if len(decode_contexts) else 0.0
+        return decodes + (
+            self._attention.prefill_ms(chunk_tokens, chunk_starts) if len(chunk_tokens) else 0.0
+        )
 
     @property
     def planning_floor_ms(self) -> float:
@@ -269,24 +267,10 @@ class StepCost:
         message = tokens * self.shape.hidden_size * dtype_bytes(self.shape.dtype)
         took_us = 0.0
         if size > 1:
-            took_us += (2 * self.shape.num_layers - moe + 1) * self._all_reduce_us(message, size)
+            took_us += (2 * self.shape.num_layers - moe + 1) * all_reduce_us(self.hardware, message, size)
         if moe:
-            took_us += moe * self._all_reduce_us(message * split.copies, split.devices)
+            took_us += moe * all_reduce_us(self.hardware, message * split.copies, split.devices)
         return took_us / 1e3
-
-    def _all_reduce_us(self, message_bytes: float, size: int) -> float:
-        curves = self.hardware.allreduce
-        known = sorted(int(count) for count in curves)
-        if not known:
-            return PCIE_LATENCY_US + message_bytes * 2 * (size - 1) / size / PCIE_BYTES_PER_US
-        nearest = min(known, key=lambda count: (abs(count - size), count))
-        curve = curves[str(nearest)]
-        top, floor = curve.bytes[-1], curve.us[0]
-        at = np.log(min(max(message_bytes, 1.0), top))
-        took = float(np.exp(np.interp(at, np.log(curve.bytes), np.log(curve.us)))) * max(
-            1.0, message_bytes / top
-        )
-        return floor + max(0.0, took - floor) * self.hardware.allreduce_scale
 
     def _elementwise_ms(self, tokens: int) -> float:
         """Two fused norms, rotary embedding with the cache write, the activation; in FP8 one more quantisation
@@ -331,40 +315,6 @@ class StepCost:
             self._by_samples[samples] = found
         return found
 
-    def _decode_ms(self, contexts: np.ndarray) -> float:
-        shape, tp = self.shape, self.settings.tensor_parallel_size
-        curve = self._curve(self.hardware.decode_attention)
-        count = len(contexts)
-        fixed = curve.floor_us + count * (
-            curve.us_per_kv_head * max(1, shape.num_kv_heads // tp) + curve.us_per_head * shape.num_heads / tp
-        )
-        rate = self.hardware.memory_bandwidth_gb_s * 1e3 * curve.bandwidth_share
-        tokens = float(contexts.sum())
-        layers = shape.num_kv_layers
-        read = tokens * layers
-        if shape.num_sliding_layers and shape.sliding_window:
-            windowed = float(np.minimum(contexts, shape.sliding_window).sum())
-            read += (windowed - tokens) * shape.num_sliding_layers
-        return (layers * fixed + read * self._layer_bytes / rate) / 1e3
-
-    def _prefill_ms(self, tokens: np.ndarray, starts: np.ndarray) -> float:
-        shape, tp = self.shape, self.settings.tensor_parallel_size
-        curve = self._curve(self.hardware.prefill_attention)
-        width = shape.num_heads * shape.head_dim / tp
-        pairs = float((tokens * (starts + (tokens + 1) / 2)).sum())
-        layers = shape.num_kv_layers
-        total = pairs * layers
-        if shape.num_sliding_layers and shape.sliding_window:
-            inside = np.minimum(starts + (tokens + 1) / 2, shape.sliding_window)
-            total += (float((tokens * inside).sum()) - pairs) * shape.num_sliding_layers
-        peak = self.hardware.peak_flops(self._dtype) / 1e6 * curve.compute_share
-        linear = curve.floor_us + curve.us_per_mega_element * float(tokens.sum()) * width / 1e6
-        return (layers * linear + 4 * width * total / peak) / 1e3
-
-    def _curve(self, curves: dict) -> Any:
-        narrow = dtype_bytes(self._kv_dtype) == 1
-        return (curves.get("fp8") if narrow else None) or curves["bfloat16"]
-
     def _add_host(self, time: StepTime, decodes: int, prompts: int, tokens: int) -> None:
         """Adds what the device waits for: launches without a graph, and the host's share of the step."""
         host, settings, shape = self.hardware.host, self.settings, self.shape
@@ -394,7 +344,3 @@ FLOAT32_ROUTERS = frozenset({"Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"})
 FLOAT32_FLOOR_US = 13.5
 
 SAMPLER_PASSES = 6.0  # float32 passes over the logits: temperature, softmax, noise, arg max
-
-# An all-reduce over PCIe where nobody measured one: a ring at about 40 % of a 5.0 x16 link.
-PCIE_LATENCY_US = 25.0
-PCIE_BYTES_PER_US = 25_000.0

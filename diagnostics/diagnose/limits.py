@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.memory import GIB
-from ...core.shape import WeightBytes
+from ...core.sizes import WeightBytes
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from camshaft.core.quantization import quantization_named
-from camshaft.core.shape import ModelShape, weight_bytes
+from camshaft.core.shape import ModelShape
+from camshaft.core.sizes import weight_bytes
 
 
 def parameters(shape: ModelShape) -> tuple[float, float]:

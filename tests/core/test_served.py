@@ -20,7 +20,8 @@ from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.select import model_shape
 from camshaft.core.model_sheets import shape_named
 from camshaft.core.served import served_shape
-from camshaft.core.shape import kv_bytes_per_token, shape_from_config, weight_bytes
+from camshaft.core.shape import shape_from_config
+from camshaft.core.sizes import kv_bytes_per_token, weight_bytes
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.simulate import EngineKind, prepare
 

@@ -14,16 +14,13 @@ from parameters import parameters
 from camshaft.core.errors import ModelError
 from camshaft.core.model.layers import window_of
 from camshaft.core.model.registry import obstacle
+from camshaft.core.products import dense_gemms, expert_gemms
 from camshaft.core.quantization import quantization_named, stored_quantization
-from camshaft.core.shape import (
-    LARGEST,
-    dense_gemms,
-    expert_gemms,
+from camshaft.core.shape import LARGEST, read_shape, shape_from_config
+from camshaft.core.sizes import (
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
-    read_shape,
     resolve_kv_dtype,
-    shape_from_config,
     weight_bytes,
 )
 
@@ -136,6 +133,20 @@ def test_tensor_parallel_devices_share_every_product() -> None:
 def test_flops_follow_active_parameters() -> None:
     shape = shape_from_config(LLAMA_8B)
     assert sum(g.elements for g in dense_gemms(shape)) == 8_030_261_248 - 2 * 128256 * 4096 - 65 * 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "normed"),
+    [
+        ({}, False),
+        ({"architectures": ["Qwen3ForCausalLM"]}, True),
+        ({"architectures": ["Gemma3ForCausalLM"]}, True),
+        ({"architectures": ["Glm4MoeForCausalLM"], "use_qk_norm": True}, True),
+        ({"architectures": ["Glm4MoeForCausalLM"], "use_qk_norm": False}, False),
+    ],
+)
+def test_queries_and_keys_are_normed_by_architecture_or_by_key(changes: dict, normed: bool) -> None:
+    assert shape_from_config(LLAMA_8B | changes).qk_norm == normed
 
 
 def test_sliding_layers_by_type_list_and_by_pattern() -> None:

@@ -13,7 +13,8 @@ from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.served import served_shape
-from camshaft.core.shape import kv_bytes_per_token, read_shape, weight_bytes
+from camshaft.core.shape import read_shape
+from camshaft.core.sizes import kv_bytes_per_token, weight_bytes
 
 CPU = torch.device("cpu")
 SLIDING = {

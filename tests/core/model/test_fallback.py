@@ -18,7 +18,7 @@ from camshaft.core.model.select import model_shape
 from camshaft.core.model.trial import fallback_shape
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
-from camshaft.core.shape import weight_bytes
+from camshaft.core.sizes import weight_bytes
 
 CPU = torch.device("cpu")
 # Learned positions, partial rotary, parallel residuals, fused qkv, one kv head, norms elsewhere, scaled logits,

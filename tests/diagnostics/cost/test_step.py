@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.core.model_sheets import shape_named
+from camshaft.core.products import Gemm, dense_gemms
 from camshaft.core.quantization import UNQUANTIZED, quantization_named
-from camshaft.core.shape import Gemm, dense_gemms, shape_from_config, weight_bytes
+from camshaft.core.shape import shape_from_config
+from camshaft.core.sizes import weight_bytes
 from camshaft.diagnostics.cost import gemm
 from camshaft.diagnostics.cost.band import error_percent
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
