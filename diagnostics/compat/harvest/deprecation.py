@@ -50,13 +50,8 @@ class Deprecations:
         texts = [_help(option, field)]
         if isinstance(action, ClassValue):
             texts.append(ast.unparse(action.node) + " " + _constants_of(action))
-        says = [text for text in texts if _says_of_itself(text)]
-        if option.kwargs.get("deprecated") is True:
-            return summary(" ".join([*says, *self._warned.get(option.name, [])]))
-        if says:
-            return summary(" ".join([*says, *self._warned.get(option.name, [])]))
-        warned = self._warned.get(option.name)
-        return summary(" ".join(warned)) if warned else None
+        says = [text for text in texts if _says_of_itself(text)] + self._warned.get(option.name, [])
+        return summary(" ".join(says)) if says or option.kwargs.get("deprecated") is True else None
 
 
 def _help(option: Option, field: FieldSpec | None) -> str:
@@ -79,8 +74,6 @@ def _says_of_itself(text: str) -> bool:
             before,
             re.I,
         ):
-            return True
-        if re.search(r"^\W*$", before):
             return True
     return False
 

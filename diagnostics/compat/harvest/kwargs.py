@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .interpret.base import Interpreter
 from .interpret.calls import handles, literal_options
+from .interpret.evaluator import Evaluator
 from .interpret.fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass
 from .interpret.source import PackageSource
 from .interpret.values import ClassValue, FunctionValue, Symbol, TypeForm, Unknown
@@ -106,7 +106,7 @@ def _compared(test: ast.expr, sets: dict[str, set[str]]) -> set[str]:
 
 
 @handles("get_kwargs")
-def get_kwargs(evaluator: Interpreter, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+def get_kwargs(evaluator: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
     """argparse's keyword arguments for every field of a config class, keyed by field name."""
     cls = args[0]
     if not isinstance(cls, ClassValue):
@@ -125,7 +125,7 @@ def get_kwargs(evaluator: Interpreter, _: FunctionValue, args: list[Any], __: di
     return found
 
 
-def option(evaluator: Interpreter, field: FieldSpec, how: Style) -> dict[str, Any]:
+def option(evaluator: Evaluator, field: FieldSpec, how: Style) -> dict[str, Any]:
     """`type`, `choices`, `nargs` and `action` for one field."""
     parts = [_plain_dict(evaluator, part) for part in hint_parts(field.hint)]
     optional = NONE in parts
@@ -147,7 +147,7 @@ def _text_only(parts: list[Any], optional: bool) -> dict[str, Any]:
     return {"type": Conversion("str" if plain is None else plain.__name__, optional)}
 
 
-def _by_type(evaluator: Interpreter, name: str, parts: list[Any], how: Style) -> dict[str, Any]:
+def _by_type(evaluator: Evaluator, name: str, parts: list[Any], how: Style) -> dict[str, Any]:
     literals = [part for part in parts if isinstance(part, TypeForm) and part.origin == LITERAL]
     if literals:
         return _literal(evaluator, literals[0], free=how.literal_or_str_is_free and str in parts)
@@ -176,13 +176,13 @@ def _by_type(evaluator: Interpreter, name: str, parts: list[Any], how: Style) ->
     return {"type": Conversion("str")}
 
 
-def _literal(evaluator: Interpreter, form: TypeForm, free: bool = False) -> dict[str, Any]:
+def _literal(evaluator: Evaluator, form: TypeForm, free: bool = False) -> dict[str, Any]:
     options = list(literal_options(evaluator, form))
     kind = Conversion(type(options[0]).__name__)
     return {"type": kind} if free else {"type": kind, "choices": sorted(options)}
 
 
-def _collection(evaluator: Interpreter, form: Any, kind: type) -> dict[str, Any]:
+def _collection(evaluator: Evaluator, form: Any, kind: type) -> dict[str, Any]:
     args = form.args if isinstance(form, TypeForm) else (str,)
     nargs: str | int = "+" if kind is not tuple or Ellipsis in args else len(args)
     element = args[0]
@@ -200,12 +200,12 @@ def _optional(found: dict[str, Any], optional: bool, how: Style) -> dict[str, An
     return found
 
 
-def _counts(evaluator: Interpreter, cls: ClassValue) -> bool:
+def _counts(evaluator: Evaluator, cls: ClassValue) -> bool:
     """Whether an enumeration's values are numbers."""
     return all(isinstance(member.value, int) for member in evaluator.classes.enum_members(cls))
 
 
-def _plain_dict(evaluator: Interpreter, part: Any) -> Any:
+def _plain_dict(evaluator: Evaluator, part: Any) -> Any:
     """A subclass of dict counts as dict (a TypedDict does not)."""
     if isinstance(part, ClassValue) and dict in evaluator.classes.outside_bases(part):
         return dict
@@ -217,7 +217,7 @@ def _key(part: Any) -> Any:
 
 
 @handles("optional_type", "parse_type", "nullable_str")
-def _wrapped(_: Interpreter, function: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+def _wrapped(_: Evaluator, function: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
     """`optional_type(X)`: X, or None for the empty string or `None`."""
     inner = conversion(args[0])
     return Conversion(inner.name, inner.optional or function.node.name == "optional_type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec
@@ -20,10 +21,10 @@ class Resolvers:
         module = tree.module("vllm.engine.arg_utils")
         if module is not None:
             for cls in _classes(module, "EngineArgs"):
-                _collect(module, cls, self._engine, lambda _, attr: attr)
+                _collect(module, cls, self._engine)
         for module in _config_modules(tree):
             for cls in _classes(module, "Config"):
-                _collect(module, cls, self._own, lambda name, attr: f"{name}.{attr}")
+                _collect(module, cls, self._own, f"{cls.name}.")
                 _collect_others(module, cls, self._others)
         for module in tree.modules_under("vllm/platforms"):
             for cls in _classes(module, "Platform"):
@@ -43,14 +44,7 @@ class Resolvers:
 
 def _config_attribute(class_name: str) -> str:
     """`CacheConfig` is reached as `cache_config`."""
-    stem = class_name.removesuffix("Config")
-    return (
-        "".join(
-            f"_{char.lower()}" if char.isupper() and index else char.lower()
-            for index, char in enumerate(stem)
-        )
-        + "_config"
-    )
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name.removesuffix("Config")).lower() + "_config"
 
 
 def _config_modules(tree: PackageSource) -> list[Module]:
@@ -79,22 +73,15 @@ def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt]]:
     return sorted(found, key=lambda pair: pair[1].lineno)
 
 
-def _collect(module: Module, cls: ast.ClassDef, into: dict[str, str], key: object) -> None:
-    assert callable(key)
+def _collect(module: Module, cls: ast.ClassDef, into: dict[str, str], prefix: str = "") -> None:
     for target, node in _assignments(cls):
         if isinstance(target.value, ast.Name) and target.value.id == "self":
-            into.setdefault(str(key(cls.name, target.attr)), module.evidence(node))
+            into.setdefault(prefix + target.attr, module.evidence(node))
 
 
 def _collect_others(module: Module, cls: ast.ClassDef, into: dict[str, str]) -> None:
     for target, node in _assignments(cls):
         holder = target.value
-        name = (
-            holder.attr
-            if isinstance(holder, ast.Attribute)
-            else holder.id
-            if isinstance(holder, ast.Name)
-            else ""
-        )
+        name = getattr(holder, "attr", None) or getattr(holder, "id", "")
         if name.endswith("_config"):
             into.setdefault(f"{name}.{target.attr}", module.evidence(node))

@@ -1,6 +1,5 @@
 """Works out what a release's source says without running it: names, classes, expressions, and the bodies of functions.
 
 `source` finds and parses modules, `values` are what an expression can amount to, and `evaluator` is the whole: it
-hands itself, as `base.Interpreter`, to what it is made of (`calls`, `execute`, `comprehend`), and what cannot be known
-becomes Unknown. Nothing here knows argparse, flags or tables.
+hands itself to what it is made of (`calls`, `execute`, `comprehend`), and what cannot be known becomes Unknown. Nothing here knows argparse, flags or tables.
 """

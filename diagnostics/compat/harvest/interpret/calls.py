@@ -6,9 +6,8 @@ import ast
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .base import Interpreter
 from .fields import field_named
 from .values import (
     MISSING,
@@ -18,13 +17,15 @@ from .values import (
     FieldCall,
     FunctionValue,
     Instance,
-    LambdaValue,
     Scope,
     Symbol,
     TypeForm,
     Unknown,
     known,
 )
+
+if TYPE_CHECKING:
+    from .evaluator import Evaluator
 
 # Methods of plain values that have no effect outside them.
 SAFE_METHODS: dict[type, set[str]] = {
@@ -46,10 +47,10 @@ SAFE_METHODS: dict[type, set[str]] = {
     tuple: {"index", "count"},
 }
 # Functions of a release that are replaced by their meaning rather than followed.
-Handler = Callable[[Interpreter, FunctionValue, list[Any], dict[str, Any]], Any]
+Handler = Callable[["Evaluator", FunctionValue, list[Any], dict[str, Any]], Any]
 HANDLERS: dict[str, Handler] = {}
 # Classes of a release whose objects are stood in for.
-CONSTRUCTORS: dict[str, Callable[[Interpreter], Any]] = {}
+CONSTRUCTORS: dict[str, Callable[[Evaluator], Any]] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -63,7 +64,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def call(interpreter: Interpreter, node: ast.Call, scope: Scope) -> Any:
+def call(interpreter: Evaluator, node: ast.Call, scope: Scope) -> Any:
     """The value of a call, or Unknown."""
     if isinstance(node.func, ast.Attribute):
         special = _super_method(interpreter, node.func, scope)
@@ -81,7 +82,7 @@ def call(interpreter: Interpreter, node: ast.Call, scope: Scope) -> Any:
     return apply(interpreter, function, args, kwargs, ast.unparse(node))
 
 
-def arguments(interpreter: Interpreter, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any]]:
+def arguments(interpreter: Evaluator, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any]]:
     """The evaluated arguments of a call; an unknown `**mapping` is left out."""
     args: list[Any] = []
     for item in node.args:
@@ -97,12 +98,10 @@ def arguments(interpreter: Interpreter, node: ast.Call, scope: Scope) -> tuple[l
             kwargs[keyword.arg] = value
         elif isinstance(value, dict):
             kwargs.update(value)
-        else:
-            kwargs["**"] = value
     return args, kwargs
 
 
-def apply(interpreter: Interpreter, function: Any, args: list[Any], kwargs: dict[str, Any], text: str) -> Any:
+def apply(interpreter: Evaluator, function: Any, args: list[Any], kwargs: dict[str, Any], text: str) -> Any:
     """Call `function`, one of the values an expression can have."""
     match function:
         case FunctionValue(node=node):
@@ -117,9 +116,6 @@ def apply(interpreter: Interpreter, function: Any, args: list[Any], kwargs: dict
         case Symbol(name=name):
             outside = OUTSIDE.get(name)
             return outside(interpreter, args, kwargs) if outside else _opaque(name, text)
-        case LambdaValue(node=node, scope=scope):
-            names = dict(zip([a.arg for a in node.args.args], args, strict=False))
-            return interpreter.expression(node.body, Scope(scope.module, {**scope.names, **names}))
         case Constantly(value=value):
             return value
         case Unknown():
@@ -135,7 +131,7 @@ def _opaque(name: str, text: str) -> Any:
     return Symbol("enum.auto()") if name == "enum.auto" else Unknown(text)
 
 
-def _super_method(interpreter: Interpreter, node: ast.Attribute, scope: Scope) -> FunctionValue | None:
+def _super_method(interpreter: Evaluator, node: ast.Attribute, scope: Scope) -> FunctionValue | None:
     """The method that `super().name` reaches, when `node` is that."""
     inner = node.value
     if not (isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "super"):
@@ -150,7 +146,7 @@ def _super_method(interpreter: Interpreter, node: ast.Attribute, scope: Scope) -
     return None
 
 
-def _method(interpreter: Interpreter, target: Any, node: ast.Call, scope: Scope) -> Any:
+def _method(interpreter: Evaluator, target: Any, node: ast.Call, scope: Scope) -> Any:
     """A method of a plain value or of a recorder object; MISSING when `target` is neither."""
     assert isinstance(node.func, ast.Attribute)
     name = node.func.attr
@@ -169,7 +165,7 @@ def _method(interpreter: Interpreter, target: Any, node: ast.Call, scope: Scope)
     return MISSING
 
 
-def _construct(interpreter: Interpreter, owner: ClassValue, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _construct(interpreter: Evaluator, owner: ClassValue, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if owner.name in CONSTRUCTORS:
         return CONSTRUCTORS[owner.name](interpreter)
     if interpreter.classes.is_enum(owner):
@@ -180,21 +176,21 @@ def _construct(interpreter: Interpreter, owner: ClassValue, args: list[Any], kwa
     return Instance(owner, dict(kwargs))
 
 
-def _field(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> FieldCall:
+def _field(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> FieldCall:
     given = dict(kwargs)
     if args and args[0] is not Ellipsis:
         given.setdefault("default", args[0])
     return FieldCall(given)
 
 
-def _get_args(interpreter: Interpreter, args: list[Any], _: dict[str, Any]) -> Any:
+def _get_args(interpreter: Evaluator, args: list[Any], _: dict[str, Any]) -> Any:
     form = args[0]
     if isinstance(form, TypeForm):
         return literal_options(interpreter, form) if form.origin == Symbol("typing.Literal") else form.args
     return Unknown("get_args")
 
 
-def literal_options(interpreter: Interpreter, form: TypeForm) -> tuple[Any, ...]:
+def literal_options(interpreter: Evaluator, form: TypeForm) -> tuple[Any, ...]:
     """The options of a `Literal`, nested literals flattened, each once."""
     found: list[Any] = []
     for item in form.args:
@@ -205,29 +201,20 @@ def literal_options(interpreter: Interpreter, form: TypeForm) -> tuple[Any, ...]
     return tuple(dict.fromkeys(found))
 
 
-def _getenv(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _getenv(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[1] if len(args) > 1 else kwargs.get("default")
 
 
-def _copied(value: Any) -> Any:
-    """Containers copied, what they hold shared (it may point into the source tree)."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _first(_: Interpreter, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _first(_: Evaluator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else None
 
 
-OUTSIDE: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
+OUTSIDE: dict[str, Callable[[Evaluator, list[Any], dict[str, Any]], Any]] = {
     "dataclasses.field": _field,
     "pydantic.Field": _field,
     "pydantic.fields.Field": _field,
     "typing.get_args": _get_args,
     "typing.cast": lambda _, args, __: args[1],
-    "copy.deepcopy": lambda _, args, __: _copied(args[0]),
-    "copy.copy": lambda _, args, __: _copied(args[0]),
     "os.getenv": _getenv,
     "os.path.expanduser": _first,
     "os.path.join": lambda _, args, __: (
@@ -243,7 +230,7 @@ OUTSIDE: dict[str, Callable[[Interpreter, list[Any], dict[str, Any]], Any]] = {
 
 
 @handles("get_field")
-def _get_field(interpreter: Interpreter, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
+def _get_field(interpreter: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
     """`get_field(Config, "name")`: the field with its default, as vLLM copies it into another dataclass."""
     found = field_named(interpreter, args[0], args[1])
     if found is None:
@@ -255,7 +242,7 @@ def _get_field(interpreter: Interpreter, _: FunctionValue, args: list[Any], __: 
 
 @handles("env_with_choices", "env_list_with_choices", "env_set_with_choices", "get_env_or_set_default")
 def _environment_getter(
-    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
+    interpreter: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """A getter with a default and, mostly, choices."""
     default = args[1] if len(args) > 1 else kwargs.get("default")
@@ -265,13 +252,11 @@ def _environment_getter(
 
 
 @handles("deprecated_env")
-def _deprecated_getter(
-    interpreter: Interpreter, _: FunctionValue, args: list[Any], __: dict[str, Any]
-) -> Any:
+def _deprecated_getter(interpreter: Evaluator, _: FunctionValue, args: list[Any], __: dict[str, Any]) -> Any:
     """A getter that warns when its variable is set."""
     return Constantly(interpreter.invoke(args[3]) if len(args) > 3 else None)
 
 
 @handles("init_logger", "load_general_plugins", "get_attr_docs")
-def _irrelevant(_: Interpreter, function: FunctionValue, __: list[Any], ___: dict[str, Any]) -> Any:
+def _irrelevant(_: Evaluator, function: FunctionValue, __: list[Any], ___: dict[str, Any]) -> Any:
     return Unknown(function.node.name)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .base import Interpreter
 from .operations import bind
 from .values import Scope, known
 
+if TYPE_CHECKING:
+    from .evaluator import Evaluator
+
 
 def comprehension(
-    interpreter: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope
+    interpreter: Evaluator, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope
 ) -> Any:
     """The list, set or dict that a comprehension makes. Raises ValueError when a condition is unknown."""
     found: list[Any] = []
@@ -21,7 +23,7 @@ def comprehension(
     return set(found) if isinstance(node, ast.SetComp) else found
 
 
-def _comprehend(interpreter: Interpreter, node: Any, position: int, scope: Scope, found: list[Any]) -> None:
+def _comprehend(interpreter: Evaluator, node: Any, position: int, scope: Scope, found: list[Any]) -> None:
     if position == len(node.generators):
         if isinstance(node, ast.DictComp):
             found.append((interpreter.expression(node.key, scope), interpreter.expression(node.value, scope)))

@@ -32,7 +32,10 @@ MAX_DEPTH = 60
 
 
 class Evaluator:
-    """Evaluates over one source tree (an `Interpreter`). Module-level names are worked out once, when first asked for."""
+    """Evaluates over one source tree. Module-level names are worked out once, when first asked for.
+
+    `parsers` collects the argument parsers that the release's code makes, `fields_of` is kept by `fields.fields`.
+    """
 
     def __init__(self, tree: PackageSource) -> None:
         self.tree = tree
@@ -40,7 +43,7 @@ class Evaluator:
         self._globals: dict[tuple[str, str], Any] = {}
         self._depth = 0
         self.parsers: list[Any] = []
-        self.fields_of: dict[ClassValue, list[Any]] = {}  # kept by `fields.fields`
+        self.fields_of: dict[ClassValue, list[Any]] = {}
 
     def expression(self, node: ast.expr, scope: Scope) -> Any:
         """The value of `node`, or Unknown."""

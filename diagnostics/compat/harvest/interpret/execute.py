@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .base import Interpreter
 from .operations import bind
 from .source import imported_names
 from .values import FunctionValue, Instance, Scope, Unknown, known
+
+if TYPE_CHECKING:
+    from .evaluator import Evaluator
 
 
 class _Returned(Exception):
@@ -18,7 +20,7 @@ class _Returned(Exception):
 
 
 def run_function(
-    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
+    interpreter: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """What the function returns, or Unknown; parser objects among the arguments record what is added to them."""
     if isinstance(function.node, ast.AsyncFunctionDef):
@@ -33,7 +35,7 @@ def run_function(
 
 
 def _bind_parameters(
-    interpreter: Interpreter, function: FunctionValue, args: list[Any], kwargs: dict[str, Any], scope: Scope
+    interpreter: Evaluator, function: FunctionValue, args: list[Any], kwargs: dict[str, Any], scope: Scope
 ) -> None:
     parameters = function.node.args
     names = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
@@ -63,12 +65,12 @@ def _bind_parameters(
         scope.names[parameters.kwarg.arg] = {k: v for k, v in kwargs.items() if k not in scope.names}
 
 
-def _body(interpreter: Interpreter, body: list[ast.stmt], scope: Scope) -> None:
+def _body(interpreter: Evaluator, body: list[ast.stmt], scope: Scope) -> None:
     for node in body:
         _statement(interpreter, node, scope)
 
 
-def _statement(interpreter: Interpreter, node: ast.stmt, scope: Scope) -> None:
+def _statement(interpreter: Evaluator, node: ast.stmt, scope: Scope) -> None:
     match node:
         case ast.Expr(value=value):
             interpreter.expression(value, scope)
@@ -107,7 +109,7 @@ def _statement(interpreter: Interpreter, node: ast.stmt, scope: Scope) -> None:
             pass
 
 
-def _loop(interpreter: Interpreter, target: ast.expr, items: Any, body: list[ast.stmt], scope: Scope) -> None:
+def _loop(interpreter: Evaluator, target: ast.expr, items: Any, body: list[ast.stmt], scope: Scope) -> None:
     if not known(items):
         return
     for item in interpreter.iterate(items):
@@ -115,7 +117,7 @@ def _loop(interpreter: Interpreter, target: ast.expr, items: Any, body: list[ast
         _body(interpreter, body, scope)
 
 
-def _assign(interpreter: Interpreter, target: ast.expr, value: Any, scope: Scope) -> None:
+def _assign(interpreter: Evaluator, target: ast.expr, value: Any, scope: Scope) -> None:
     if isinstance(target, ast.Subscript):
         container = interpreter.expression(target.value, scope)
         key = interpreter.expression(target.slice, scope)
@@ -125,7 +127,7 @@ def _assign(interpreter: Interpreter, target: ast.expr, value: Any, scope: Scope
         bind(target, value, scope)
 
 
-def _delete(interpreter: Interpreter, target: ast.expr, scope: Scope) -> None:
+def _delete(interpreter: Evaluator, target: ast.expr, scope: Scope) -> None:
     if isinstance(target, ast.Subscript):
         container = interpreter.expression(target.value, scope)
         if isinstance(container, dict):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .base import Interpreter
 from .values import MISSING, ClassValue, FieldCall, Symbol, TypeForm, Unknown
+
+if TYPE_CHECKING:
+    from .evaluator import Evaluator
 
 UNION = (Symbol("typing.Union"), Symbol("typing.Optional"))
 # Wrappers that leave the type inside them in force.
@@ -41,14 +43,14 @@ class FieldSpec:
         return f"{self.owner.name}.{self.name}"
 
 
-def is_dataclass(interpreter: Interpreter, value: Any) -> bool:
+def is_dataclass(interpreter: Evaluator, value: Any) -> bool:
     """Whether `value` is a class of the release that is a (pydantic) dataclass; models do not count."""
     return isinstance(value, ClassValue) and any(
         _makes_dataclass(cls) for cls in interpreter.classes.mro(value)
     )
 
 
-def is_model(interpreter: Interpreter, value: Any) -> bool:
+def is_model(interpreter: Evaluator, value: Any) -> bool:
     """Whether `value` is a pydantic model of the release."""
     return isinstance(value, ClassValue) and Symbol(
         "pydantic.BaseModel"
@@ -63,7 +65,7 @@ def _makes_dataclass(value: ClassValue) -> bool:
     return False
 
 
-def fields(interpreter: Interpreter, cls: ClassValue) -> list[FieldSpec]:
+def fields(interpreter: Evaluator, cls: ClassValue) -> list[FieldSpec]:
     """The fields in the order the dataclass has them; the nearest class to define one wins."""
     if cls in interpreter.fields_of:
         return interpreter.fields_of[cls]
@@ -87,7 +89,7 @@ def fields(interpreter: Interpreter, cls: ClassValue) -> list[FieldSpec]:
     return interpreter.fields_of[cls]
 
 
-def field_named(interpreter: Interpreter, cls: Any, name: str) -> FieldSpec | None:
+def field_named(interpreter: Evaluator, cls: Any, name: str) -> FieldSpec | None:
     """One field of a class, or None."""
     if not isinstance(cls, ClassValue):
         return None
@@ -115,7 +117,7 @@ def _doc(body: list[ast.stmt], position: int) -> str:
     return ""
 
 
-def annotation(interpreter: Interpreter, node: ast.expr, owner: ClassValue) -> Any:
+def annotation(interpreter: Evaluator, node: ast.expr, owner: ClassValue) -> Any:
     """An evaluated annotation; one written as a string is parsed first."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         try:
@@ -140,7 +142,7 @@ def hint_parts(hint: Any) -> list[Any]:
     return [hint]
 
 
-def default_of(interpreter: Interpreter, field: FieldSpec, fallback: Any = None) -> Any:
+def default_of(interpreter: Evaluator, field: FieldSpec, fallback: Any = None) -> Any:
     """The value a field has when it is not given; `fallback` for a field that must be given."""
     if field.default is not MISSING:
         return fallback if field.default is Ellipsis else field.default
