@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...core.products import latent_head_dims
 from ...core.quantization import dtype_bytes
 from ...core.shape import ModelShape
 from ...core.sizes import kv_bytes_per_token_per_layer
@@ -29,6 +30,10 @@ class AttentionTimer:
         self._bytes_per_us = hardware.memory_bandwidth_gb_s * 1e3 * self._decode.bandwidth_share
         self._flops_per_us = hardware.peak_flops(dtype) / 1e6 * self._prefill.compute_share
         self._window = shape.sliding_window if shape.num_sliding_layers else None
+        self._head_dim: float = shape.head_dim
+        if shape.kv_lora_rank and shape.caches_latent:  # prompts multiply keys wider than values
+            nope, value = latent_head_dims(shape)
+            self._head_dim = (nope + shape.rope_head_dim + value) / 2
 
     def decode_ms(self, contexts: np.ndarray) -> float:
         """Decodes that attend to `contexts` tokens each, [d]."""
@@ -45,7 +50,7 @@ class AttentionTimer:
     def prefill_ms(self, tokens: np.ndarray, starts: np.ndarray) -> float:
         """Chunks of `tokens` each that begin at `starts`, [p]."""
         curve, layers = self._prefill, self.shape.num_kv_layers
-        width = self._heads * self.shape.head_dim
+        width = self._heads * self._head_dim
         reach = starts + (tokens + 1) / 2
         pairs = float((tokens * reach).sum())
         total = pairs * layers

@@ -201,6 +201,14 @@ def test_async_scheduling_hides_the_host() -> None:
     assert on_device[0] == pytest.approx(on_device[1])
 
 
+def test_prompts_of_latent_attention_multiply_keys_of_192_and_values_of_128() -> None:
+    shape, hardware = shape_named("deepseek-v3"), load_hardware("h200")
+    plain = replace(shape, kv_lora_rank=0)
+    tokens, starts = np.array([64]), np.array([100_000])
+    latent, ordinary = (StepCost(s, hardware).attention_ms(NONE, tokens, starts) for s in (shape, plain))
+    assert latent == pytest.approx(1.25 * ordinary, rel=0.01)
+
+
 def test_window_layers_read_only_their_window() -> None:
     cost = StepCost(shape_named("gpt-oss-20b"), H100)
     short, long = cost.decode_step(64, 2000), cost.decode_step(64, 4000)
