@@ -58,7 +58,10 @@ class Tokenizer:
     def _chat_template(self) -> str | None:
         file = self.folder / "chat_template.jinja"
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            try:
+                return file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ModelError(f"{file}: cannot be read: {error}") from error
         held = read_json_if_present(self.folder / "chat_template.json").get("chat_template")
         held = held or self._settings.get("chat_template")
         if isinstance(held, list):  # several, by name
@@ -80,7 +83,6 @@ class Tokenizer:
 
         Raises RequestError: the model has no template, or the template refuses the conversation.
         """
-        from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         template = chat_template or self.chat_template
@@ -103,7 +105,9 @@ class Tokenizer:
                 continue_final_message=continue_final_message,
                 **{**self._special_tokens, **(template_kwargs or {})},
             )
-        except (TemplateError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except RecursionError:
+            raise
+        except Exception as error:  # a template is code
             reason = str(error).strip() or type(error).__name__
             raise RequestError(
                 f"the chat template refuses this conversation: {reason}", "messages"

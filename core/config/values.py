@@ -49,22 +49,23 @@ def human_int_or_auto(value: Any) -> Any:
 def json_mapping(value: Any) -> Any:
     """A mapping, or a string that holds one as JSON (vLLM's command-line form)."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"not valid JSON: {error}") from error
+        return _json(value)
     return value
 
 
 def names(value: Any) -> Any:
     """One name, a list of names, or a string that holds such a list as JSON (vLLM's command-line form)."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"not valid JSON: {error}") from error
+        value = _json(value)
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list):
         return tuple(value)
     return value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON: {error}") from error

@@ -11,7 +11,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from ..errors import ModelError
+
 REPLACEMENT = "\ufffd"
+MAX_TOKEN_ID = 1 << 24
 
 # Tokens after which the window gives up waiting for a whole character: bytes that never were UTF-8.
 _MAX_HELD_TOKENS = 8
@@ -97,7 +100,7 @@ def token_bytes(backend: Any) -> tuple[list[bytes], list[bytes]] | None:
     """Bytes of every id, with special tokens as text and with them empty; None if not byte-level.
 
     `backend` is a `tokenizers.Tokenizer`. As its ByteLevel decoder does, a token with a character outside
-    the map stands for its own UTF-8 bytes.
+    the map stands for its own UTF-8 bytes. Raises ModelError for an id beyond MAX_TOKEN_ID.
     """
     if backend is None:
         return None
@@ -106,7 +109,10 @@ def token_bytes(backend: Any) -> tuple[list[bytes], list[bytes]] | None:
         return None
     chars = _byte_of_char()
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
-    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    highest = max(vocab.values(), default=-1)
+    if highest > MAX_TOKEN_ID:
+        raise ModelError(f"tokenizer.json: a token has the id {highest}; no vocabulary is that large")
+    table = [b""] * (highest + 1)
     for text, token in vocab.items():
         try:
             table[token] = bytes([chars[char] for char in text])

@@ -198,9 +198,9 @@ def _request_of(message: AddRequest, now_s: float) -> Request:
 
 def engine_process_main(address: str, factory: EngineFactory, log_level: str, log_format: str) -> None:
     """Entry point of the process: opens the engine, serves until drained, exits with 70 after a Fatal."""
-    # Ctrl-C and a group's SIGTERM reach us too; the parent decides when we drain.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C, a closed terminal and a group's SIGTERM reach us too; the parent decides when we drain.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     configure_logs(log_level, log_format, process="EngineCore")
     _watch_parent(Path(address.removeprefix("ipc://")).parent)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..config import ServeConfig
 from ..errors import ConfigError
-from .params import SamplingDefaults
+from .params import DEFAULT_KEYS, SamplingDefaults, is_usable
 
 
 def check_certificate(config: ServeConfig) -> None:
@@ -53,7 +53,14 @@ def read_chat_template(given: str | None) -> str | None:
 
 
 def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
-    """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`)."""
+    """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`).
+
+    Raises ConfigError for a value of override_generation_config that no request could ask for.
+    """
+    for name, value in config.override_generation_config.items():
+        if name in DEFAULT_KEYS and not is_usable(name, value):
+            why = f"override_generation_config: {name}: {value!r} is no value that a request may have"
+            raise ConfigError(why, "override_generation_config")
     found: Mapping[str, Any] = {}
     if config.generation_config != "vllm":
         where = folder if config.generation_config == "auto" else Path(config.generation_config)
@@ -70,7 +77,7 @@ def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str,
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}", "generation_config") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file}: a JSON object is needed", "generation_config")

@@ -7,14 +7,18 @@ take is bounded where it is read (`body.py`), how long an answer may take by `re
 from __future__ import annotations
 
 import asyncio
+import re
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .faults import HttpFault, error_bytes
 
-MAX_HEAD_BYTES = 65536  # beside what came at one go with its beginning
-MAX_PIPELINED = 32  # requests sent before the last one is answered
+MAX_HEAD_BYTES = 65536  # beside the piece that it begins in
+MAX_PIPELINED = (
+    32  # requests that wait behind the one being answered; no more is read while there are so many
+)
+PIECE_BYTES = 16384  # parsed at one go: what it holds of requests is taken in whole
 HEAD_TIMEOUT_S = 30.0  # from the first byte (or the connection) to the end of the headers
 LINGER_S = 10.0  # for the rest of a body that was answered before it was complete
 # For a client to take what is sent before more of it is held than a write buffer; nginx's own default, too.
@@ -23,19 +27,24 @@ READ_TIMEOUT_S = 60.0
 # request that is on its way meets a closed door.
 KEEP_ALIVE_S = 75
 
+# An offer of another protocol, which a server may ignore (RFC 9110, 7.8). Java's own client sends one with every first
+# request; llhttp stops at it, and the body would be lost.
+_OFFER = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+
 log = structlog.get_logger()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Answers 400 to a head beyond MAX_HEAD_BYTES and 408 to one that is not complete in HEAD_TIMEOUT_S; closes.
 
-    A client that does not read its answer for READ_TIMEOUT_S, asks more than MAX_PIPELINED requests at once or
-    sends what is no HTTP while it is answered is cut off, which ends the work for it.
+    A client that does not read its answer for READ_TIMEOUT_S or sends what is no HTTP while it is answered is cut off,
+    which ends the work for it. Beyond MAX_PIPELINED requests it waits to be read, and its leaving is noticed late.
     """
 
     _answering: RequestResponseCycle | None = None  # `cycle` is the latest one, which may wait behind it
     _in_head = False  # some of a head has come
     _head_bytes = 0
+    _held = b""  # what came and is not parsed yet
     _in_message = False  # headers or body are not complete
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -59,8 +68,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        held, begin = self._held + data, 0
+        while begin < len(held) and len(self.pipeline) < MAX_PIPELINED and not self.transport.is_closing():
+            self._parse(held[begin : begin + PIECE_BYTES])
+            begin += PIECE_BYTES
+        self._held = held[begin:]
+        if self._held and not self.transport.is_closing():
+            self.flow.resume_reading()  # or a cycle that waits for its client would undo the pause
+            self.transport.pause_reading()
+
+    def _parse(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
+        if not self._in_message:
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _OFFER.sub(b"x-upgrade", head) + end + rest
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -80,8 +102,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if at_once:
             self._answering = self.cycle
-        elif len(self.pipeline) > MAX_PIPELINED:
-            self._cut_off()
         else:
             self.flow.resume_reading()  # or nobody would notice that the client has gone
 
@@ -95,6 +115,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._answering = self.pipeline[-1][0]  # is begun now
         super().on_response_complete()
+        if self._held and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self.data_received(b"")
         if self._in_message and not self._in_head and self._waits_for_head():
             self._arm(LINGER_S)  # an early answer; the client is let finish, so that it reads it
 

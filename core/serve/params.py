@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from ..errors import RequestError
 from ..request import SamplingParams
@@ -38,7 +41,7 @@ _REFUSED_IN_CHAT = (
 )
 
 # Keys of generation_config.json that are defaults of sampling.
-_DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 BadWords = tuple[tuple[int, ...], ...]
 
@@ -58,11 +61,7 @@ class SamplingDefaults:
     @classmethod
     def from_generation_config(cls, config: Mapping[str, Any], **rest: Any) -> SamplingDefaults:
         """Defaults from a generation_config.json; unusable values are left out."""
-        values = {
-            key: float(config[key])
-            for key in _DEFAULT_KEYS
-            if isinstance(config.get(key), (int, float)) and not isinstance(config.get(key), bool)
-        }
+        values = {key: float(config[key]) for key in DEFAULT_KEYS if is_usable(key, config.get(key))}
         if config.get("do_sample") is False:
             values = {key: value for key, value in values.items() if key == "repetition_penalty"}
         limit = config.get("max_new_tokens")
@@ -71,6 +70,17 @@ class SamplingDefaults:
     def number(self, name: str, given: float | None, otherwise: float) -> float:
         """The given value, else the model's default, else `otherwise`."""
         return given if given is not None else self.values.get(name, otherwise)
+
+
+def is_usable(name: str, value: Any) -> bool:
+    """Whether a request may ask for this value of a field that is a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    try:
+        msgspec.convert({name: value}, SamplingFields, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ class Server:
             self._spawn(self._log_stats(self._config.log_stats_interval_s))
         gc.collect()
         gc.freeze()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(_BACKLOG)  # from here on clients may connect; uvicorn accepts them in a moment
         log.info(f"listening on {address}", pid=os.getpid(), engine_pid=self._client.pid)
         self.on_listening(address)
@@ -206,7 +207,9 @@ class Server:
 
     def _install_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup
+                continue
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: embedded, in tests
                 loop.add_signal_handler(number, self.stop)
 
@@ -288,6 +291,7 @@ def bind(config: ServeConfig) -> socket.socket:
     """The listening address, taken before anything is loaded. Raises ConfigError if it cannot be had."""
     try:
         if config.uds:
+            _remove_stale(config.uds)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(config.uds)
             return listener
@@ -296,13 +300,27 @@ def bind(config: ServeConfig) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((config.host, config.port))
+        # Until it listens, whoever sets the option could bind there, too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         return listener
     except OSError as error:
         where = config.uds or f"{config.host}:{config.port}"
         taken = error.errno == errno.EADDRINUSE
-        hint = "; stop what listens there, or give another one (--port 0 is any free one)" if taken else ""
+        free = "" if config.uds else " (--port 0 is any free one)"
+        hint = f"; stop what listens there, or give another one{free}" if taken else ""
         why = f"cannot listen on {where}: {error.strerror or error}{hint}"
         raise ConfigError(why, "uds" if config.uds else "port" if taken else "host") from error
+
+
+def _remove_stale(path: str) -> None:
+    """Removes a socket that a killed server left behind: nobody answers there, nor is about to."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        try:
+            line.connect(path)
+        except ConnectionRefusedError:  # also where a server still loads
+            bound = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+            if not any(entry.endswith(Path(path).name) for entry in bound):
+                Path(path).unlink()
 
 
 def _address(config: ServeConfig, listener: socket.socket) -> str:

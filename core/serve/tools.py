@@ -75,6 +75,7 @@ class ToolCallReader:
         self._held = ""
         self._searched = 0  # of what is held, within a call
         self._inside = False
+        self._space = ""  # white space before a call, or what may be one
         self._blank = True  # nothing but white space since the start or the last call
         self.num_calls = 0
 
@@ -123,15 +124,17 @@ class ToolCallReader:
 
     def _say(self, text: str, reading: Reading) -> None:
         if self._blank and not text.strip():
+            self._space = text
             return
         self._blank = False
         reading.text += text
 
     def _end_call(self, inner: str, reading: Reading, closed: bool) -> None:
-        call = _call(inner)
+        call, space = _call(inner), self._space
+        self._space = ""
         if call is None:
             self._blank = False
-            reading.text += _OPEN + inner + (_CLOSE if closed else "")
+            reading.text += space + _OPEN + inner + (_CLOSE if closed else "")
             return
         self._blank = True
         if self._most is None or self.num_calls < self._most:
@@ -145,12 +148,13 @@ def _beginning(text: str) -> int:
 
 
 def _call(text: str) -> ToolCall | None:
+    """The call that a text is; None for a name or arguments that no reply in JSON can hold."""
     try:
         said = json.loads(text)
-    except (ValueError, RecursionError):
+        name, arguments = said["name"], said.get("arguments", said.get("parameters")) or {}
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + arguments).encode()  # half a surrogate pair is text to json, but no UTF-8
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
-        return None
-    arguments = said.get("arguments", said.get("parameters"))
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return ToolCall(f"call_{uuid.uuid4().hex[:24]}", FunctionCall(said["name"], written))
+    return ToolCall(f"call_{uuid.uuid4().hex[:24]}", FunctionCall(name, arguments)) if name else None

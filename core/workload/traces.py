@@ -72,7 +72,7 @@ def _detect(path: Path, first: str) -> Literal["azure", "mooncake", "recording"]
     if first.startswith("{"):
         try:
             head = json.loads(first)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EvidenceError(f"{path}:1: not a JSON line: {error}") from error
         if head.get("type") == "recording":
             return "recording"
@@ -122,7 +122,7 @@ def _json_lines(path: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number > 1 and not line.endswith("\n"):
                 return  # cut short while it was written
             raise EvidenceError(f"{path}:{number}: not a JSON line: {error}") from error

@@ -105,6 +105,13 @@ def test_chat_is_what_transformers_renders(demo: Tokenizer, demo_model: Path) ->
         assert demo.render_chat(messages, add_generation_prompt=False) == without
 
 
+def test_a_template_that_is_no_text(demo_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((demo_model / "tokenizer.json").read_bytes())
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelError, match=r"chat_template\.jinja: cannot be read"):
+        Tokenizer(tmp_path).encode_chat([{"role": "user", "content": "x"}])
+
+
 def test_template_errors_are_the_clients(demo: Tokenizer) -> None:
     hello = [{"role": "user", "content": "x"}]
     with pytest.raises(RequestError, match="roles must alternate") as caught:
@@ -114,6 +121,9 @@ def test_template_errors_are_the_clients(demo: Tokenizer) -> None:
         demo.render_chat([{"role": "user"}])
     with pytest.raises(RequestError, match="refuses this conversation"):
         demo.render_chat(hello, chat_template="{% for %}")
+    for code in ("{{ range(10 ** 9) }}", "{{ 1 / 0 }}"):
+        with pytest.raises(RequestError, match="refuses this conversation"):
+            demo.render_chat(hello, chat_template=code)
     assert (
         demo.render_chat(hello, chat_template="{{ eos_token }}{{ k }}", template_kwargs={"k": 3})
         == "<|im_end|>3"

@@ -98,6 +98,8 @@ def _unlisted(folder: Path) -> list[Path]:
 
 
 def _open_checked(file: Path) -> Any:
+    if not file.is_file():  # opening a pipe would wait for ever
+        raise ModelError(f"{file}: is no file")
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
@@ -117,7 +119,7 @@ def _diagnosis(file: Path) -> str:
             header = json.loads(handle.read(header_bytes))
         spans = [(v["data_offsets"][1], k) for k, v in header.items() if k != "__metadata__"]
         lost = sorted((end, name) for end, name in spans if 8 + header_bytes + end > size)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, MemoryError, RecursionError):
         return ""
     if not lost:
         return ""

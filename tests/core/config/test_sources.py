@@ -86,6 +86,7 @@ def test_every_key_knows_its_place(tmp_path: Path) -> None:
         ("model: m\ndtype: fp32\n", r"dtype: input should be 'auto', 'float32'"),
         ("model: m\ngpu_memory_utilization: 1.5\n", r"gpu_memory_utilization: .*less than or equal to 1"),
         ("model: m\nhf_overrides: '{bad'\n", r"hf_overrides: not valid JSON"),
+        ('model: m\nhf_overrides: \'{"a":' + "[" * 100_000 + "'\n", r"hf_overrides: not valid JSON"),
         ("model: m\npolicy: nonsense: 3\n", r"serve.yaml:2:17: not valid YAML"),
         ("- a\n- b\n", r"serve.yaml:1:1: a mapping of keys to values is needed, not a sequence"),
         ("? [a, b]\n: 3\n", r"serve.yaml:1:3: a key must be a plain name"),

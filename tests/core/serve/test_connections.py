@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from serve_support import Running, eventually
 
+from camshaft.core.serve.http import MAX_PIPELINED, PIECE_BYTES, BoundedHttpProtocol
+
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
 LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -184,11 +186,43 @@ def test_who_leaves_is_noticed_with_requests_still_waiting(server: Running, fiel
     assert generated(server) - before < 250
 
 
-def test_a_flood_of_requests_is_cut_off(server: Running) -> None:
-    with connection(server) as line, contextlib.suppress(ConnectionError):
-        line.sendall(post(ENDLESS) + LAST.replace(b"Connection: close\r\n", b"") * 1000)
-        assert all_of(line) == b""
+def test_a_flood_of_requests_waits_its_turn(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is lost, and few are taken in at a time."""
+    begun = BoundedHttpProtocol.on_headers_complete
+    most = 0
+
+    def watched(protocol: BoundedHttpProtocol) -> None:
+        nonlocal most
+        begun(protocol)
+        most = max(most, len(protocol.pipeline))
+
+    monkeypatch.setattr(BoundedHttpProtocol, "on_headers_complete", watched)
+    quick = LAST.replace(b"Connection: close\r\n", b"")
+    with connection(server) as line:
+        line.sendall(post({"prompt": "ok", "temperature": 0}) + quick * 2000 + LAST)
+        assert all_of(line).count(b"HTTP/1.1 200 OK") == 2002
+    assert MAX_PIPELINED <= most <= MAX_PIPELINED + PIECE_BYTES // len(quick)
+
+
+def test_who_leaves_a_flood_is_noticed(server: Running) -> None:
+    with connection(server) as line:
+        line.sendall(post({**ENDLESS, "stream": True}) + post(ENDLESS) * 500)
+        assert line.recv(64).startswith(b"HTTP/1.1 200")
     eventually(lambda: server.get("/load").json() == {"server_load": 0})
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_offer_of_another_protocol_is_ignored(server: Running, chunked: bool) -> None:
+    """As Java's client makes one: with the body behind it."""
+    body = json.dumps({"prompt": "\r\nUpgrade: ok", "temperature": 0, "echo": True}).encode()
+    size = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\n".encode() + offer + size + b"\r\n\r\n"
+    with connection(server) as line:
+        line.sendall(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body) + LAST)
+        said = all_of(line)
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert b"Upgrade: ok" in said
 
 
 def test_a_long_body_says_nothing_of_the_next_head(server: Running) -> None:

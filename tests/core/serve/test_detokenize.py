@@ -11,6 +11,7 @@ from serve_support import write_tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from camshaft.core.errors import ModelError
 from camshaft.core.serve.detokenize import (
     REPLACEMENT,
     ByteDetokenizer,
@@ -98,6 +99,14 @@ def test_spaces_of_a_metaspace_vocabulary(tmp_path: Path) -> None:
     assert token_bytes(backend) is None
     detokenizer = WindowDetokenizer(Wrapped(), [0], True)  # type: ignore[arg-type]
     assert [detokenizer.push(token) for token in (1, 2, 3)] == [" world", "!", " again"]
+
+
+def test_an_id_beyond_any_vocabulary_is_refused() -> None:
+    """A table by id would take all memory."""
+    backend = Backend(models.WordLevel({"Hello": 2**31}, unk_token="Hello"))
+    backend.decoder = decoders.ByteLevel()
+    with pytest.raises(ModelError, match="2147483648"):
+        token_bytes(backend)
 
 
 def test_token_text_knows_bytes(tokenizer: Tokenizer) -> None:

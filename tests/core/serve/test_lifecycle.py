@@ -26,7 +26,7 @@ from camshaft.core.config import ServeConfig
 from camshaft.core.errors import CapacityError, ConfigError, EngineError, ModelError
 from camshaft.core.messages import Ready
 from camshaft.core.serve.parts import Parts
-from camshaft.core.serve.server import Server, tell_capacity
+from camshaft.core.serve.server import Server, bind, tell_capacity
 
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
@@ -198,6 +198,18 @@ def test_a_taken_port_is_refused_before_loading() -> None:
         refuse_before_loading(ServeConfig(model="m", port=other.getsockname()[1]), "cannot listen")
 
 
+def test_a_port_is_taken_before_anybody_listens_there() -> None:
+    with bind(ServeConfig(model="m", port=0)) as first:
+        refuse_before_loading(ServeConfig(model="m", port=first.getsockname()[1]), "cannot listen")
+
+
+def test_a_unix_socket_left_behind_is_taken_over(tmp_path: Path) -> None:
+    config = ServeConfig(model="m", uds=str(tmp_path / "engine.sock"))
+    with bind(config):  # still loading: bound, and nobody answers
+        refuse_before_loading(config, "cannot listen")
+    bind(config).close()
+
+
 @pytest.mark.parametrize(
     "name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config", "record"]
 )
@@ -290,7 +302,8 @@ def process(model_folder: Path, tmp_path: Path):
             eventually(lambda: not alive(process.engine_pid))
 
 
-def test_sigterm_drains_and_exits_with_0(process: Process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_drains_and_exits_with_0(process: Process, number: signal.Signals) -> None:
     headers = {"x-request-id": "seen-in-log"}
     httpx.post(process.url + COMPLETIONS, json={"prompt": "hi"}, headers=headers, trust_env=False)
     eventually(lambda: any("request_id=seen-in-log" in line and "status=200" in line for line in process.log))
@@ -298,7 +311,8 @@ def test_sigterm_drains_and_exits_with_0(process: Process) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(process.post, {**ENDLESS, "max_tokens": 50})
         eventually(lambda: httpx.get(process.url + "/debug/stats", trust_env=False).json()["running"] == 1)
-        process.process.send_signal(signal.SIGTERM)
+        os.kill(process.engine_pid, number)  # as a terminal that closes, or a group's
+        process.process.send_signal(number)
         assert future.result().json()["usage"]["completion_tokens"] == 50
     assert process.process.wait(20) == 0
     eventually(lambda: not alive(process.engine_pid))

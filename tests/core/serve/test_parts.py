@@ -65,7 +65,19 @@ def test_a_greedy_generation_config_sets_no_temperature(tmp_path: Path) -> None:
     assert dict(sampling_defaults(config(), tmp_path).values) == {"repetition_penalty": 1.1}
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
+OUT_OF_RANGE = {"temperature": -3, "top_p": 7, "min_p": float("inf"), "repetition_penalty": 0, "top_k": -2}
+
+
+def test_values_that_no_request_could_ask_for(tmp_path: Path) -> None:
+    """The model's own are left out; those that an operator writes are refused."""
+    (tmp_path / "generation_config.json").write_text(json.dumps(OUT_OF_RANGE))
+    assert dict(sampling_defaults(config(), tmp_path).values) == {}
+    for name, value in OUT_OF_RANGE.items():
+        with pytest.raises(ConfigError, match=f"override_generation_config: {name}: "):
+            sampling_defaults(config(override_generation_config={name: value}), None)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000])
 def test_a_broken_generation_config_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"generation_config\.json"):

@@ -57,6 +57,19 @@ def read(pieces: list[str], most: int | None = None) -> tuple[str, list[tuple[st
         ("a < b, <tool", "a < b, <tool", []),
         ('<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', "", [("f", {"x": 1})]),
         ("<tool_call>" + "[" * 5000, "<tool_call>" + "[" * 5000, []),
+        (" <tool_call>", " <tool_call>", []),
+        (f" {OTHER}\n<tool_call>x", "\n<tool_call>x", [("weather", {})]),
+        *(
+            (f"<tool_call>{none}</tool_call>", f"<tool_call>{none}</tool_call>", [])
+            for none in (
+                '{"name": "", "arguments": {}}',
+                '{"name": "f", "arguments": [1]}',
+                '{"name": "f", "arguments": {"x": NaN}}',
+                '{"name": "f", "arguments": {"x": 1e999}}',
+                '{"name": "f", "arguments": {"x": "\\ud800"}}',
+                '{"name": "\\ud800", "arguments": "{}"}',
+            )
+        ),
     ],
 )
 def test_what_is_text_and_what_is_a_call(text: str, said: str, calls: list[Any]) -> None:

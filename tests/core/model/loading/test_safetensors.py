@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_shards_come_together_in_their_own_dtypes(sharded: Path) -> None:
 def test_single_file_without_index(tmp_path: Path) -> None:
     save_file(A, tmp_path / "model.safetensors")
     assert torch.equal(open_weights(tmp_path).get("a.weight"), A["a.weight"])
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="is no file"):
+        open_weights(tmp_path)
+
+
+def test_a_header_nested_without_end(tmp_path: Path) -> None:
+    header = b"[" * 50_000
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelError, match="not a usable safetensors file"):
+        open_weights(tmp_path)
 
 
 def test_tensors_lie_on_the_mapping(demo_model: Path) -> None:
