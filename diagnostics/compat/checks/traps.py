@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from ..inputs.base import Entry
 from ..parsing.arguments import Trap
 from ..parsing.conversion import BadValue, convert
 from ..parsing.parser import arity
 from ..releases.dialect import evidence
+from ..releases.table import Flag
 from ..releases.versions import parse
 from .context import Context
-from .findings import Edit, Finding
+from .findings import Change, Edit, Finding, Severity
 
 
 def trap_findings(context: Context) -> Iterator[Finding]:
@@ -31,42 +33,54 @@ def _flag(context: Context, trap: Trap) -> str:
     return flag.name if flag else trap.name.replace("_", "-")
 
 
+def _key(trap: Trap) -> str:
+    """The key of the settings file, as it is written there."""
+    return trap.origin.key if isinstance(trap.origin, Entry) else trap.name.lstrip("-")
+
+
+def _found(
+    context: Context, trap: Trap, kind: tuple[str, Severity, Change], message: str, fix: str, **more: Any
+) -> Finding:
+    """A finding of `kind` at a trap; an error keeps the release from starting."""
+    code, severity, change = kind
+    common = {
+        "flags": (_flag(context, trap),),
+        "evidence": evidence(context.engine, context.target, "yaml_false"),
+        "stops": severity == "error",
+    }
+    return Finding(code, severity, change, message, trap.origin.place, fix=fix, **common | more)
+
+
+def _negative(flag: Flag) -> str | None:
+    """The spelling that turns an option off."""
+    return next((name for name in flag.negatives if name.startswith("--no-")), None)
+
+
+DROPPED: tuple[str, Severity, Change] = ("YM-01", "warning", "silently_ignored")
+
+
 def _false_dropped(context: Context, trap: Trap) -> Finding | None:
     """`key: false` that becomes nothing."""
-    flag = context.table.find(trap.name)
-    name = _flag(context, trap)
-    key = trap.origin.key if isinstance(trap.origin, Entry) else trap.name
-    place = trap.origin.place
+    flag, name, key, at = context.table.find(trap.name), _flag(context, trap), _key(trap), context.target
     if flag is None:
         return _false_of_absent(context, trap)
     if context.table.is_negative(trap.name):
-        return _negative_dropped(context, trap, name, key)
+        message = f"{at} drops `{key}: false` from a settings file, so {name} keeps its default."
+        edits = (Edit("rename", name, name, True),)
+        return _found(context, trap, DROPPED, message, f"Write `{name.lstrip('-')}: true`.", edits=edits)
     off = flag.kind == "store_true" or name in context.changes.off_when_unset or _is_off(context, flag.dest)
     if flag.default is False or (flag.default is None and off):
         return None  # dropped, and off anyway
-    negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
-    rule = (
-        f"`{key}: false`"
-        if context.dialect.yaml_false != "negated"
-        else f"`{key}: false` (it has no --no-{key})"
+    rule = f"`{key}: false`" + (f" (it has no --no-{key})" if context.dialect.yaml_false == "negated" else "")
+    default = "the default" + ("" if flag.default is None else f" ({flag.default})")
+    message = (
+        f"{at} drops {rule} from a settings file, so {name} is not turned off: {default} stays in force."
     )
-    default = (
-        "the default stays in force"
-        if flag.default is None
-        else f"the default ({flag.default}) stays in force"
-    )
-    fix = f"Write `{negative.lstrip('-')}: true`." if negative else "Leave the key out."
-    return Finding(
-        code="YM-01",
-        severity="warning",
-        change="silently_ignored",
-        message=f"{context.target} drops {rule} from a settings file, so {name} is not turned off: {default}.",
-        place=place,
-        flags=(name,),
-        fix=fix,
-        evidence=evidence(context.engine, context.target, "yaml_false"),
-        edits=(Edit("rename", name, negative, True),) if negative else (),
-    )
+    negative = _negative(flag)
+    if negative is None:
+        return _found(context, trap, DROPPED, message, "Leave the key out.")
+    edits = (Edit("rename", name, negative, True),)
+    return _found(context, trap, DROPPED, message, f"Write `{negative.lstrip('-')}: true`.", edits=edits)
 
 
 def _is_off(context: Context, dest: str) -> bool:
@@ -75,76 +89,39 @@ def _is_off(context: Context, dest: str) -> bool:
     return default is not None and not default.depends_on and default.value is False
 
 
-def _negative_dropped(context: Context, trap: Trap, name: str, key: str) -> Finding:
-    """`no-key: false`, which asks for the option and is dropped."""
-    return Finding(
-        code="YM-01",
-        severity="warning",
-        change="silently_ignored",
-        message=f"{context.target} drops `{key}: false` from a settings file, so {name} keeps its default.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix=f"Write `{name.lstrip('-')}: true`.",
-        evidence=evidence(context.engine, context.target, "yaml_false"),
-        edits=(Edit("rename", name, name, True),),
-    )
-
-
 def _false_of_absent(context: Context, trap: Trap) -> Finding | None:
     """`key: false` for an option the release does not have: dropped as well, so nothing fails."""
     name = context.options.name(trap.name.replace("_", "-"))
     span = context.options.removed_by(name, context.target) if name else None
     known = f"was removed in {span.gone}" if span else "is no option of this release"
-    return Finding(
-        code="YM-01",
-        severity="warning",
-        change="silently_ignored",
-        message=f"{trap.name} {known}; `key: false` is dropped from a settings file, so {context.target} ignores it.",
-        place=trap.origin.place,
-        flags=(name or trap.name,),
-        fix="Delete the key.",
-        evidence=evidence(context.engine, context.target, "yaml_false"),
-        edits=(Edit("unset", name or trap.name),),
+    message = (
+        f"{trap.name} {known}; `key: false` is dropped from a settings file, so {context.target} ignores it."
     )
+    flag = name or trap.name
+    edits = (Edit("unset", flag),)
+    return _found(context, trap, DROPPED, message, "Delete the key.", flags=(flag,), edits=edits)
 
 
 def _false_honoured(context: Context, trap: Trap) -> Finding:
-    name = _flag(context, trap)
-    key = trap.origin.key if isinstance(trap.origin, Entry) else trap.name.lstrip("-")
-    flag = context.table.find(trap.name)
-    negative = next((n for n in flag.negatives if n.startswith("--no-")), "") if flag else ""
-    return Finding(
-        code="YM-03",
-        severity="info",
-        change="honoured",
-        message=f"{context.target} reads `{key}: false` as {negative or '--no-' + key}; releases from 0.6.4 to "
-        "0.27.1 dropped it from a settings file.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix=f"None needed; `{negative.lstrip('-')}: true` says the same to every release.",
-        evidence=evidence(context.engine, context.target, "yaml_false"),
+    flag, key = context.table.find(trap.name), _key(trap)
+    negative = (_negative(flag) if flag else None) or ""
+    message = (
+        f"{context.target} reads `{key}: false` as {negative or '--no-' + key}; releases from 0.6.4 to "
+        "0.27.1 dropped it from a settings file."
     )
+    fix = f"None needed; `{negative.lstrip('-')}: true` says the same to every release."
+    return _found(context, trap, ("YM-03", "info", "honoured"), message, fix)
 
 
 def _literal(context: Context, trap: Trap, value: str) -> Finding:
-    name = _flag(context, trap)
-    fix = (
-        "Give the switch on the command line."
-        if value == "True"
-        else "Delete the key; it is off unless given."
+    name, on = _flag(context, trap), value == "True"
+    message = (
+        f"{context.target} passes `{name.lstrip('-')}: {value.lower()}` as `{name} {value}`, "
+        "which a switch does not take."
     )
-    return Finding(
-        code="YM-02",
-        severity="error",
-        change="value_syntax",
-        message=f"{context.target} passes `{name.lstrip('-')}: {value.lower()}` as `{name} {value}`, which a switch does not take.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix=fix,
-        evidence=evidence(context.engine, context.target, "yaml_false"),
-        stops=True,
-        edits=(Edit("unset", name),) if value == "False" else (),
-    )
+    fix = "Give the switch on the command line." if on else "Delete the key; it is off unless given."
+    edits = () if on else (Edit("unset", name),)
+    return _found(context, trap, ("YM-02", "error", "value_syntax"), message, fix, edits=edits)
 
 
 def _null(context: Context, trap: Trap) -> Finding | None:
@@ -152,120 +129,78 @@ def _null(context: Context, trap: Trap) -> Finding | None:
     flag = context.table.find(trap.name)
     if flag is None or flag.optional:
         return None
-    name = flag.name
     try:
         convert(flag, ["None"], dialect=context.dialect)
         refused = arity(flag)[1] == 0
     except BadValue:
         refused = True
-    return Finding(
-        code="YM-04",
-        severity="error" if refused else "warning",
-        change="value_syntax",
-        message=f"The key has no value; {context.target} passes `{name} None`"
-        + (", which it does not take." if refused else "."),
-        place=trap.origin.place,
-        flags=(name,),
-        fix="Delete the key.",
-        evidence=evidence(context.engine, context.target, "yaml_false"),
-        stops=refused,
-        edits=(Edit("unset", name),),
+    message = f"The key has no value; {context.target} passes `{flag.name} None`" + (
+        ", which it does not take." if refused else "."
     )
+    severity: Severity = "error" if refused else "warning"
+    edits = (Edit("unset", flag.name),)
+    return _found(context, trap, ("YM-04", severity, "value_syntax"), message, "Delete the key.", edits=edits)
 
 
 def _python_text(context: Context, trap: Trap) -> Finding:
-    name = _flag(context, trap)
+    name, flag = _flag(context, trap), context.table.find(trap.name)
     mapping = isinstance(trap.origin, Entry) and isinstance(trap.origin.value, dict)
-    kind = "mapping" if mapping else "list"
-    flag = context.table.find(trap.name)
+    kind, feature = ("mapping", "yaml_mapping") if mapping else ("list", "yaml_list")
     breaks = flag is not None and (mapping or flag.type not in ("str", "list[str]"))
-    fix = (
-        f"Write the JSON as text: `{name.lstrip('-')}: '{{...}}'`."
-        if mapping
-        else "Give the values on the command line."
-    )
-    return Finding(
-        code="YM-05",
-        severity="error" if breaks else "warning",
-        change="value_syntax",
-        message=f"{context.target} passes a YAML {kind} as Python text, which {name} does not read.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix=fix,
-        evidence=evidence(context.engine, context.target, "yaml_mapping" if mapping else "yaml_list"),
-        stops=breaks,
-    )
+    severity: Severity = "error" if breaks else "warning"
+    message = f"{context.target} passes a YAML {kind} as Python text, which {name} does not read."
+    fix = "Give the values on the command line."
+    if mapping:
+        fix = f"Write the JSON as text: `{name.lstrip('-')}: '{{...}}'`."
+    source = evidence(context.engine, context.target, feature)
+    return _found(context, trap, ("YM-05", severity, "value_syntax"), message, fix, evidence=source)
 
 
 def _empty_list(context: Context, trap: Trap) -> Finding:
-    name = _flag(context, trap)
-    return Finding(
-        code="YM-05",
-        severity="info",
-        change="silently_ignored",
-        message=f"{context.target} drops an empty list, so {name} keeps its default.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix="Delete the key.",
-        evidence=evidence(context.engine, context.target, "yaml_list"),
-    )
+    message = f"{context.target} drops an empty list, so {_flag(context, trap)} keeps its default."
+    source = evidence(context.engine, context.target, "yaml_list")
+    kind: tuple[str, Severity, Change] = ("YM-05", "info", "silently_ignored")
+    return _found(context, trap, kind, message, "Delete the key.", evidence=source)
 
 
 def _duplicate(context: Context, trap: Trap) -> Finding:
     name = _flag(context, Trap(trap.kind, "--" + trap.name, trap.origin))
-    return Finding(
-        code="YM-06",
-        severity="warning",
-        change="override",
-        message=f"The key for {name} stands in the file more than once; the last one wins.",
-        place=trap.origin.place,
-        flags=(name,),
-        fix="Keep one.",
-        evidence="the settings file",
-    )
+    message = f"The key for {name} stands in the file more than once; the last one wins."
+    kind: tuple[str, Severity, Change] = ("YM-06", "warning", "override")
+    return _found(context, trap, kind, message, "Keep one.", flags=(name,), evidence="the settings file")
 
 
 def _config_equals(context: Context, trap: Trap) -> Finding:
-    return Finding(
-        code="YM-07",
-        severity="warning",
-        change="silently_ignored",
-        message=f"{context.target} looks for `--config` as a word of its own: with `=` the file is not read at all.",
-        place=trap.origin.place,
-        flags=("--config",),
-        fix="Write `--config FILE` with a blank.",
-        evidence=f"{context.target} FlexibleArgumentParser.parse_args (if '--config' in args)",
+    message = (
+        f"{context.target} looks for `--config` as a word of its own: with `=` the file is not read at all."
     )
+    source = f"{context.target} FlexibleArgumentParser.parse_args (if '--config' in args)"
+    kind: tuple[str, Severity, Change] = ("YM-07", "warning", "silently_ignored")
+    fix = "Write `--config FILE` with a blank."
+    return _found(context, trap, kind, message, fix, flags=("--config",), evidence=source)
 
 
 def _dotted(context: Context, trap: Trap) -> Finding:
-    name = _flag(context, trap)
-    return Finding(
-        code="YM-08",
-        severity="error",
-        change="not_available_yet",
-        message=f"{context.target} does not understand a JSON key after a dot ({trap.name}.KEY).",
-        place=trap.origin.place,
-        flags=(name,),
-        fix=f"Give {name} one JSON value.",
-        evidence=evidence(context.engine, context.target, "dotted"),
-        stops=True,
-    )
+    message = f"{context.target} does not understand a JSON key after a dot ({trap.name}.KEY)."
+    source = evidence(context.engine, context.target, "dotted")
+    fix = f"Give {_flag(context, trap)} one JSON value."
+    return _found(context, trap, ("YM-08", "error", "not_available_yet"), message, fix, evidence=source)
 
 
 def _dotted_o(context: Context, trap: Trap) -> Finding:
     gone = context.dialect.optimization == "flag"
-    return Finding(
-        code="YM-08",
-        severity="error" if gone else "warning",
-        change="removed" if gone else "deprecated",
-        message="-O.KEY for --compilation-config "
-        + ("is gone from 0.13.0 on." if gone else "is deprecated; 0.13.0 drops it."),
-        place=trap.origin.place,
+    what = "is gone from 0.13.0 on." if gone else "is deprecated; 0.13.0 drops it."
+    kind: tuple[str, Severity, Change] = (
+        ("YM-08", "error", "removed") if gone else ("YM-08", "warning", "deprecated")
+    )
+    return _found(
+        context,
+        trap,
+        kind,
+        f"-O.KEY for --compilation-config {what}",
+        "Write -cc.KEY=VALUE.",
         flags=("-O", "--compilation-config"),
-        fix="Write -cc.KEY=VALUE.",
         evidence=evidence(context.engine, context.target, "optimization"),
-        stops=gone,
     )
 
 

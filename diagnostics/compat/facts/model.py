@@ -11,14 +11,8 @@ from math import isfinite
 from typing import Any
 
 _MLA_TYPES = {
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "deepseek_mtp",
-    "kimi_k2",
-    "glm_moe_dsa",
-    "longcat_flash",
-}
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_mtp", "kimi_k2", "glm_moe_dsa", "longcat_flash",
+}  # fmt: skip
 _HYBRID_TYPES = {
     "jamba", "bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "qwen3_next", "qwen3_5",
     "qwen3_5_moe", "lfm2", "lfm2_moe", "plamo2", "minimax_text_01", "kimi_linear", "bailing_moe_linear",
@@ -26,15 +20,8 @@ _HYBRID_TYPES = {
 _ATTENTION_FREE_TYPES = {"mamba", "mamba2", "falcon_mamba"}
 _ENCODER_DECODER_TYPES = {"whisper", "bart", "mbart", "t5", "mllama", "florence2", "donut", "nemotron_parse"}
 _ENCODER_ONLY_TYPES = {
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "modernbert",
-    "nomic_bert",
-    "gte",
-    "distilbert",
-    "albert",
-}
+    "bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "gte", "distilbert", "albert",
+}  # fmt: skip
 # Types and architectures without experts, so that naming one settles it.
 _DENSE_TYPES = {
     "llama", "mistral", "qwen2", "qwen3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma", "gemma2", "gemma3",
@@ -67,17 +54,15 @@ def model_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     whole = "num_hidden_layers" in facts and "hidden_size" in facts
     kind = facts.get("model_type") if isinstance(facts.get("model_type"), str) else None
     architectures = facts.get("architectures")
-    facts.setdefault(
-        "architecture", next(iter(architectures), None) if isinstance(architectures, list) else None
-    )
-    _drop_none(facts, "architecture")
+    if isinstance(architectures, list) and architectures and architectures[0] is not None:
+        facts.setdefault("architecture", architectures[0])
+    if facts.get("architecture", "") is None:
+        del facts["architecture"]
     _quantization(facts, whole)
     _dtype(facts)
     if whole:
         facts.setdefault("num_key_value_heads", facts.get("num_attention_heads"))
-    if (
-        "num_local_experts" in facts and "intermediate_size" in facts
-    ):  # Mixtral's names: every layer is of experts
+    if "num_local_experts" in facts and "intermediate_size" in facts:  # Mixtral's: every layer is of experts
         facts.setdefault("moe_intermediate_size", facts["intermediate_size"])
     for name, evidence in _features(facts, kind).items():
         if evidence or whole or (kind is not None and name in _BY_TYPE):
@@ -191,17 +176,8 @@ def _context(facts: dict[str, Any]) -> None:
     rope = facts.get("rope_scaling") or facts.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type") if isinstance(rope, Mapping) else None
     factor = rope.get("factor") if isinstance(rope, Mapping) else None
-    if (
-        isinstance(kind, str)
-        and kind not in _UNSCALED_ROPE
-        and isinstance(factor, (int, float))
-        and isfinite(factor)
-    ):
+    scaled = isinstance(kind, str) and kind not in _UNSCALED_ROPE
+    if scaled and isinstance(factor, (int, float)) and isfinite(factor):
         original = rope.get("original_max_position_embeddings") if kind == "yarn" else None
         length = int((original if isinstance(original, int) else length) * factor)
     facts["derived_max_model_len"] = length
-
-
-def _drop_none(facts: dict[str, Any], key: str) -> None:
-    if facts[key] is None:
-        del facts[key]

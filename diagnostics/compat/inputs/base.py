@@ -38,6 +38,11 @@ class Source:
         line = bisect.bisect_right(self._starts, offset)
         return Place(self.name, line, offset - self._starts[line - 1] + 1)
 
+    def offset(self, line: int, byte: int) -> int:
+        """The offset of a place as `ast` counts: lines from 1, columns in bytes of UTF-8 from 0."""
+        start = self._starts[line - 1]
+        return start + len(self.text[start : start + byte].encode()[:byte].decode(errors="ignore"))
+
 
 class Word(msgspec.Struct, frozen=True):
     """One argument of a command. `start:end` is its raw text in the source, quotes included.

@@ -12,34 +12,12 @@ SWITCHES = frozenset(
     {"disable_lower_case", "disable_special_tokens", "return_token_type_ids", "return_probabilities"}
 )
 # Its own options with a value; where vLLM has one of the same name, the front end's meaning holds.
-VALUES = frozenset(
-    {
-        "access_log_format",
-        "backend",
-        "configure_logging",
-        "enable_docs_url",
-        "enable_grpc",
-        "enable_latency_logging",
-        "grpc_port",
-        "http_port",
-        "log_config_file",
-        "max_asyncio_workers",
-        "max_length",
-        "max_threads",
-        "model_dir",
-        "model_id",
-        "model_name",
-        "model_revision",
-        "predictor_host",
-        "predictor_protocol",
-        "predictor_request_timeout_seconds",
-        "predictor_use_ssl",
-        "protocol",
-        "task",
-        "tensor_input_names",
-        "workers",
-    }
-)
+VALUES = frozenset((
+    "access_log_format", "backend", "configure_logging", "enable_docs_url", "enable_grpc", "enable_latency_logging",
+    "grpc_port", "http_port", "log_config_file", "max_asyncio_workers", "max_length", "max_threads", "model_dir",
+    "model_id", "model_name", "model_revision", "predictor_host", "predictor_protocol",
+    "predictor_request_timeout_seconds", "predictor_use_ssl", "protocol", "task", "tensor_input_names", "workers",
+))  # fmt: skip
 
 
 def is_huggingfaceserver(*names: str | None) -> bool:

@@ -67,10 +67,6 @@ class _Script:
     def __init__(self, source: Source, label: str, tree: ast.Module) -> None:
         self._source = source
         self._label = label
-        self._lines = source.text.split("\n")
-        self._starts = [0]
-        for line in self._lines:
-            self._starts.append(self._starts[-1] + len(line) + 1)
         self._vllm = imports_vllm(tree)
         self._names = _assigned_once(tree)
         self._env = dict(self._environment(tree))
@@ -229,15 +225,10 @@ class _Script:
             raise _Unknown from None
 
     def _offset(self, node: ast.expr | ast.keyword) -> int:
-        return self._starts[node.lineno - 1] + self._column(node.lineno, node.col_offset)
+        return self._source.offset(node.lineno, node.col_offset)
 
     def _end(self, node: ast.expr) -> int:
-        line = node.end_lineno or node.lineno
-        return self._starts[line - 1] + self._column(line, node.end_col_offset or node.col_offset)
-
-    def _column(self, line: int, byte: int) -> int:
-        """A column in characters, from one in bytes of UTF-8 as `ast` counts."""
-        return len(self._lines[line - 1].encode()[:byte].decode(errors="ignore"))
+        return self._source.offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
 
 
 def _called(node: ast.Call) -> str:

@@ -49,7 +49,6 @@ class Trap(msgspec.Struct, frozen=True):
         "config_equals",
         "dotted_unsupported",
         "dotted_o",
-        "duplicate_flag",
     ]
     name: str
     origin: Origin

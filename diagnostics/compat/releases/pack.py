@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import yaml
 
 from ....core.places import Loader
+from .storage import rows
 
 FOLDER = Path(__file__).parent
 NAMES = ("changes", "dialects")
@@ -21,8 +21,7 @@ COMMAND = "python -m camshaft.diagnostics.compat.releases.pack"
 def pack(name: str) -> bytes:
     """The packed form of one data file, one entry a line so that differences can be read."""
     data = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=Loader)
-    text = msgspec.json.format(msgspec.json.encode({"generated_by": COMMAND, **data}), indent=1)
-    return text + b"\n"
+    return rows({"generated_by": COMMAND, **data}, 3).encode() + b"\n"
 
 
 def main() -> None:

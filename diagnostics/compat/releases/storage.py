@@ -232,6 +232,16 @@ def _replace(path: Path, text: str) -> None:
     beside.replace(path)
 
 
+def rows(value: Any, depth: int) -> str:
+    """JSON with one entry a line, so many levels deep, so that a change reads well in a diff."""
+    if depth and isinstance(value, dict):
+        lines = [f"{_text(name)}:{rows(entry, depth - 1)}" for name, entry in value.items()]
+        return "{\n" + ",\n".join(lines) + "\n}"
+    if depth and isinstance(value, list):
+        return "[\n" + ",\n".join(rows(entry, depth - 1) for entry in value) + "\n]"
+    return _text(value)
+
+
 def _section(value: Any) -> str:
     if not isinstance(value, dict):
         return _text(value)

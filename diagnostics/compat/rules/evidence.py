@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..releases.storage import rows
 from .records import RULES_FOLDER
 
 
@@ -112,15 +113,5 @@ def _runs(places: Mapping[str, Record], order: list[str], numbers: Mapping[str, 
 
 
 def encode(index: Index) -> bytes:
-    """Compact JSON, one rule a line so that a change reads well in a diff."""
-    as_json = msgspec.json.encode
-    head = b",\n".join(
-        as_json(name) + b":" + as_json(value)
-        for name, value in [
-            ("generated_by", index.generated_by),
-            ("releases", index.releases),
-            ("files", index.files),
-        ]
-    )
-    rows = b",\n".join(as_json(code) + b":" + as_json(runs) for code, runs in index.rules.items())
-    return b"{" + head + b',\n"rules":{\n' + rows + b"}}\n"
+    """Compact JSON, one rule a line."""
+    return rows(msgspec.to_builtins(index), 2).encode() + b"\n"

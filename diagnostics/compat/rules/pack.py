@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..releases.storage import rows
 from .conditions import ConditionError, compile_condition
 from .locate import Fingerprint
 from .records import RULES_FOLDER, Rule, TermRange
@@ -107,17 +108,10 @@ def _term(part: Any) -> TermRange:
 
 
 def pack(engine: str) -> bytes:
-    """The packed rule set: compact JSON, one record a line so that a change reads well in a diff."""
-    encode = msgspec.json.encode
-    rules = b",\n".join(encode(source.rule) for source in sources(engine))
-    sections = [(b"terms", _lines(words(engine, "terms"))), (b"defaults", _lines(words(engine, "defaults")))]
-    body = b"".join(b',\n"' + name + b'":{\n' + lines + b"}" for name, lines in sections)
-    return b'{"generated_by":' + encode(COMMAND) + body + b',\n"rules":[\n' + rules + b"]}\n"
-
-
-def _lines(meanings: dict[str, list[TermRange]]) -> bytes:
-    encode = msgspec.json.encode
-    return b",\n".join(encode(name) + b":" + encode(value) for name, value in sorted(meanings.items()))
+    """The packed rule set, one record a line."""
+    meanings = {name: dict(sorted(words(engine, name).items())) for name in ("terms", "defaults")}
+    rules = [source.rule for source in sources(engine)]
+    return rows({"generated_by": COMMAND, **meanings, "rules": rules}, 2).encode() + b"\n"
 
 
 def engines() -> list[str]:
