@@ -11,7 +11,9 @@ from .names import LISTED, gpus, listed, presets, set_option
 from .output import echo, user_errors
 
 if TYPE_CHECKING:
-    from ..core.config import Hardware, Resolved
+    from collections.abc import Mapping
+
+    from ..core.config import Effective, Resolved
 
 
 _SECRET = ("api_key",)
@@ -55,7 +57,7 @@ def list_names(kind: str | None, form: str) -> None:
     shell_complete=gpus,
     help="Resolve for this GPU instead, named as people do: H100, A100 40GB.",
 )
-@click.option("--changed", is_flag=True, help="Only the values that are not plain defaults.")
+@click.option("--changed", is_flag=True, help="Only what was written and differs from the default.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(
     source: str, overrides: tuple[str, ...], device: str, gpu: str | None, changed: bool, form: str
@@ -75,10 +77,25 @@ def show(
         )
         resolved = resolve(loaded, hardware, find_shape(loaded.config.model))
         refusal = _refusal(resolved, source, overrides) if told else None
+    values = {
+        name: value for name, value in resolved.values.items() if not changed or _is_changed(name, resolved)
+    }
     if form == "json":
-        click.echo(json.dumps(_as_json(resolved, source, refusal), indent=2))
+        click.echo(json.dumps(_as_json(resolved, values, source, refusal), indent=2))
     else:
-        _print_table(resolved, hardware, changed, refusal)
+        _print_table(resolved, values, refusal)
+
+
+def _is_changed(name: str, resolved: Resolved) -> bool:
+    """Whether somebody wrote a value, or named the policy that brings it, and it is not the default."""
+    from ..core.config import ServeConfig
+
+    effective = resolved.values[name]
+    if effective.origin == "policy":
+        return resolved.values["policy"].origin != "default"
+    return (
+        effective.origin in ("given", "preset") and effective.value != ServeConfig.model_fields[name].default
+    )
 
 
 def _refusal(resolved: Resolved, source: str, overrides: tuple[str, ...]) -> str | None:
@@ -94,18 +111,19 @@ def _refusal(resolved: Resolved, source: str, overrides: tuple[str, ...]) -> str
     return None
 
 
-def _as_json(resolved: Resolved, source: str, refusal: str | None) -> dict[str, Any]:
-    values = {
-        name: {"value": _public(name, effective.value), "origin": effective.origin, "why": effective.why}
-        for name, effective in resolved.values.items()
-    }
+def _as_json(
+    resolved: Resolved, values: Mapping[str, Effective], source: str, refusal: str | None
+) -> dict[str, Any]:
     hardware = resolved.hardware
     return {
         "config": source,
         "policy": resolved.policy.model_dump(),
         "hardware": None if hardware is None else hardware.describe(),
         "refused": refusal,
-        "values": values,
+        "values": {
+            name: {"value": _public(name, effective.value), "origin": effective.origin, "why": effective.why}
+            for name, effective in values.items()
+        },
     }
 
 
@@ -116,16 +134,15 @@ def _public(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _print_table(resolved: Resolved, hardware: Hardware | None, changed: bool, refusal: str | None) -> None:
+def _print_table(resolved: Resolved, values: Mapping[str, Effective], refusal: str | None) -> None:
     from ..core.config import group_of
 
+    hardware = resolved.hardware
     where = hardware.describe() if hardware else "no hardware told"
     echo(f"# resolved for {where}, policy {resolved.policy.name}", comment=True)
-    width = max(len(name) for name in resolved.values)
+    width = max((len(name) for name in values), default=0)
     group = ""
-    for name, effective in resolved.values.items():
-        if changed and effective.origin == "default" and not effective.why:
-            continue
+    for name, effective in values.items():
         if group_of(name) != group:
             group = group_of(name)
             click.echo(f"\n# {group}")

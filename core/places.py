@@ -14,6 +14,7 @@ from .errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str | int, ...]
+MAX_BYTES = 4 << 20
 MAX_PLACES = 100_000  # aliases can unfold without end
 
 
@@ -50,8 +51,15 @@ def read_yaml(path: Path, shown: str | None = None) -> Document:
 
     `shown` is the file's name in places and complaints, where it is not the path.
     """
+    return parse_yaml(read_text(path), shown or str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that somebody wrote. Raises ConfigError."""
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), shown or str(path))
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; that is no configuration")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -85,7 +85,8 @@ def policy_of(loaded: LoadedConfig) -> PolicyFile:
         return policy_file(loaded.config)
     except ConfigError as error:
         entry = loaded.entries.get("policy")
-        raise ConfigError(f"{entry.place}: {error}" if entry else str(error)) from error
+        why = str(error).removeprefix("policy: ")
+        raise ConfigError(f"{entry.named}: {why}" if entry else str(error)) from error
 
 
 def policy_file(config: ServeConfig) -> PolicyFile:
@@ -181,10 +182,6 @@ def _max_model_len(facts: _Facts) -> Effective:
     return Effective(made_for, "derived", "the model's max_position_embeddings")
 
 
-def _block_size(facts: _Facts) -> Effective:
-    return Effective(16, "default", "16 tokens waste about 8 a sequence")
-
-
 def _max_num_seqs(facts: _Facts) -> Effective:
     if facts.value("device") == "cpu":
         return Effective(64, "derived", "a CPU gains little beyond 64 sequences")
@@ -209,13 +206,6 @@ def _max_num_batched_tokens(facts: _Facts) -> Effective:
 
 def _chunked(facts: _Facts) -> Effective:
     return Effective(chunks(facts.policy), "policy", f"policy {facts.policy.name}")
-
-
-def _on(why: str) -> Callable[[_Facts], Effective]:
-    def rule(facts: _Facts) -> Effective:
-        return Effective(True, "default", why)
-
-    return rule
 
 
 def _async_scheduling(facts: _Facts) -> Effective:
@@ -255,8 +245,8 @@ _RULES: dict[str, Callable[[_Facts], Effective]] = {
     "tokenizer": _tokenizer,
     "served_model_name": _served_model_name,
     "max_model_len": _max_model_len,
-    "block_size": _block_size,
-    "enable_prefix_caching": _on("equal prefixes are computed once"),
+    "block_size": _fixed(16, "16 tokens waste about 8 a sequence"),
+    "enable_prefix_caching": _fixed(True, "equal prefixes are computed once"),
     "enable_chunked_prefill": _chunked,
     "kv_cache_dtype": _kv_cache_dtype,
     "max_num_seqs": _max_num_seqs,

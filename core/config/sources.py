@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from ..places import Place, as_given, complaint, nearest, parse_scalar, read_yaml
+from ..places import Place, as_given, complaint, nearest, parse_scalar, parse_yaml, read_text, read_yaml
 from .schema import SWITCHES, ServeConfig
 from .support import unsupported
 
@@ -30,6 +31,12 @@ class Entry:
     place: Place
     origin: Literal["given", "preset"]
     spelled: str  # the key as it stands in the file
+
+    @property
+    def named(self) -> str:
+        """Where the key stands, and the key; a place on the command line is the key itself."""
+        place = str(self.place)
+        return place if place.endswith(self.spelled) else f"{place}: {self.spelled}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +107,10 @@ def find_source(source: str | Path) -> tuple[Path, str | None]:
     bare = text.removesuffix(".yaml").removesuffix(".yml")
     if path.name == text and bare in preset_names():
         return PRESETS / f"{bare}.yaml", bare
-    if os.path.isdir(path):
+    if os.path.exists(path):
+        kind = "a folder" if os.path.isdir(path) else "no file (a pipe or a device)"
         raise ConfigError(
-            f"{text or path}: is a folder; a configuration is a YAML file or the name of a preset"
+            f"{text or path}: is {kind}; a configuration is a YAML file or the name of a preset"
         )
     hint = nearest(bare, preset_names())
     raise ConfigError(f"{text}: no such file or preset{hint} (presets: {', '.join(preset_names())})")
@@ -147,7 +155,9 @@ def _with_base(entries: list[Entry], path: Path | None) -> tuple[str | None, lis
 
 def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> list[Entry]:
     """Every top-level key of a YAML file with its place; duplicates are refused. Raises ConfigError."""
-    document = read_yaml(path, path.name if origin == "preset" else None)
+    text = read_text(path)
+    _refuse_manifest(path, text)
+    document = parse_yaml(text, path.name if origin == "preset" else str(path))
     entries: dict[str, Entry] = {}
     for key, value in document.value.items():
         entry = _unnegated(Entry(_snake(key), value, document.place([key]), origin, key))
@@ -158,6 +168,25 @@ def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> li
             )
         entries[entry.key] = entry
     return list(entries.values())
+
+
+# By the keys that say so.
+_MANIFESTS = (
+    ("a Kubernetes manifest", {"apiVersion", "kind"}),
+    ("a compose file", {"services"}),
+    *(("Helm values", {key}) for key in ("image", "replicaCount", "servingEngineSpec", "vllmConfig")),
+)
+
+
+def _refuse_manifest(path: Path, text: str) -> None:
+    """Raises ConfigError for a file that starts a server among other things, whether or not it is one YAML document."""
+    keys = set(re.findall(r"^([A-Za-z]+) *:", text, re.MULTILINE))
+    for kind, marks in _MANIFESTS:
+        if marks <= keys:
+            raise ConfigError(
+                f"{path}: is {kind}, no configuration: engine check-flags and engine diagnose read it; to serve, "
+                "write the server's own flags as keys of a YAML file"
+            )
 
 
 def _snake(key: str) -> str:
@@ -199,7 +228,7 @@ def _apply_override(merged: dict[str, Entry], entry: Entry) -> None:
         return
     current = merged[name].value if name in merged else _default(name)
     if name == "policy" and isinstance(current, str):
-        current = _policy_mapping(current, entry.place)
+        current = _policy_mapping(current, entry)
     if current is None:
         current = {}
     if not isinstance(current, Mapping):
@@ -213,7 +242,7 @@ def _default(name: str) -> Any:
     return {} if field is None else field.default
 
 
-def _policy_mapping(source: str, place: Place) -> dict[str, Any]:
+def _policy_mapping(source: str, entry: Entry) -> dict[str, Any]:
     """A named policy written out, so that one of its keys can be changed."""
     from ...policies.base import PolicyError
     from ...policies.registry import load_policy
@@ -221,7 +250,7 @@ def _policy_mapping(source: str, place: Place) -> dict[str, Any]:
     try:
         return load_policy(source).model_dump(exclude_unset=True)
     except PolicyError as error:
-        raise ConfigError(f"{place}: policy: {error}") from error
+        raise ConfigError(f"{entry.named}: {error}") from error
 
 
 def _nested(mapping: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
@@ -245,16 +274,16 @@ def vllm_names() -> frozenset[str]:
 def _refusal(entry: Entry, purpose: Purpose) -> str | None:
     """Why a key that this engine does not have is refused; None where it is vLLM's and only read."""
     if entry.key.removeprefix("no_") in SWITCHES:
-        return f"{entry.place}: {entry.spelled}: true or false is needed{as_given(entry.value)}"
+        return f"{entry.named}: true or false is needed{as_given(entry.value)}"
     if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
         if purpose == "inspect":
             return None
         return (
-            f"{entry.place}: {entry.spelled}: a knob of vLLM that this engine does not have; remove it to serve "
+            f"{entry.named}: a knob of vLLM that this engine does not have; remove it to serve "
             "(simulate, diagnose and check-flags read it)"
         )
     hint = nearest(entry.key, ServeConfig.model_fields, "; `engine config schema` lists every key")
-    return f"{entry.place}: {entry.spelled}: unknown key{hint}"
+    return f"{entry.named}: unknown key{hint}"
 
 
 def _validate(entries: Mapping[str, Entry]) -> tuple[ServeConfig | None, list[tuple[str, str]]]:
@@ -274,4 +303,4 @@ def _say(problem: Any, entries: Mapping[str, Entry]) -> str:
     """One line for one pydantic finding: place, key, what was given, what is allowed."""
     key = str(problem["loc"][0])
     entry = entries[key]
-    return f"{entry.place}: {entry.spelled}: {complaint(problem)}{as_given(entry.value)}"
+    return f"{entry.named}: {complaint(problem)}{as_given(entry.value)}"

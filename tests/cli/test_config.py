@@ -70,10 +70,20 @@ def test_a_gpu_can_be_named_that_is_not_here(tmp_path: Path) -> None:
     assert "unknown device 'H1000'" in refused.output
 
 
-def test_changed_leaves_out_plain_defaults() -> None:
-    result = run("show", "cpu-demo", "--changed")
-    assert "max_num_seqs" in result.stdout
-    assert "root_path" not in result.stdout
+def test_changed_is_what_was_written_and_differs_from_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: smollm2-135m-instruct\nport: 8000\nmax_num_seqs: 7\npolicy: naive\n")
+    changed = run("show", str(file), "--set", "max_num_seqs=1", "--changed")
+    assert yaml.safe_load(changed.stdout) == {
+        "model": "smollm2-135m-instruct",
+        "policy": "naive",
+        "max_num_seqs": 1,
+        "enable_chunked_prefill": False,
+        "max_wait_s": 86400.0,
+    }
+    shown = json.loads(run("show", "cpu-demo", "--changed", "--format", "json").stdout)["values"]
+    assert "kv_cache_memory_bytes" in shown
+    assert not {"block_size", "enable_chunked_prefill", "kv_cache_dtype"} & set(shown)
 
 
 def test_a_key_is_never_shown() -> None:

@@ -41,7 +41,7 @@ def test_every_key_is_a_flag_and_switches_are_known() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("m --max-model-len many", "--max-model-len: max-model-len: "),
+        ("m --max-model-len many", "--max-model-len: "),
         ("m --tensor-parallel-size 2", "tensor_parallel_size"),
         ("m --swap-space 4", "swap-space: a knob"),
         ("m --max-modl-len 5", "No such option '--max-modl-len'. Did you mean '--max-model-len'?"),
@@ -50,8 +50,8 @@ def test_every_key_is_a_flag_and_switches_are_known() -> None:
         ("m --prt 4", "Did you mean '--port'?"),
         ("m --no-max-model-len 5", "No such option"),
         ("m --no-enforce-eager=3", "--no-enforce-eager: "),
-        ("m --host=", "--host: host: "),
-        ("m --port 1 --set host=", "--set host: host: "),
+        ("m --host=", "--host: "),
+        ("m --port 1 --set host=", "--set host: "),
         ("m --max-model-len", "--max-model-len needs a value"),
         ("--max-model-len --port 1", "--max-model-len needs a value"),
     ],

@@ -178,7 +178,7 @@ def test_vllms_scheduling_policy_sets_the_order() -> None:
 
 
 def test_a_wrong_policy_is_refused_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"--set policy: policy: no policy 'chunky'"):
+    with pytest.raises(ConfigError, match=r"^--set policy: no policy 'chunky'"):
         resolve(load_config("cpu-demo", ["policy=chunky"]), CPU)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,41 @@ def test_a_file_that_is_not_text_and_one_that_is_not_there(tmp_path: Path) -> No
     for impossible in ("x" * 5000, "\0"):
         with pytest.raises(ConfigError, match="no such file or preset"):
             load_config(impossible)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("services:\n  llm:\n    command: --model m\n", "a compose file"),
+        (
+            "apiVersion: v1\nkind: Service\n---\napiVersion: apps/v1\nkind: Deployment\n",
+            "a Kubernetes manifest",
+        ),
+        ("image: {{ .Values.image }}\nreplicaCount: 2\n", "Helm values"),
+    ],
+)
+def test_a_manifest_is_named_as_what_it_is(tmp_path: Path, text: str, kind: str) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"is {kind}, no configuration: engine check-flags") as caught:
+        load_config(file)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_what_is_no_file_or_far_too_large(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is no file"):
+        load_config(tmp_path / "pipe")
+    (tmp_path / "large.yaml").write_text("#" * (5 << 20))
+    with pytest.raises(ConfigError, match="is larger than 4 MiB"):
+        load_config(tmp_path / "large.yaml")
+
+
+def test_a_key_on_the_command_line_is_named_once() -> None:
+    for word, says in (("port=-1", "--set port: input"), ("--max-num-seqs=0", "--max-num-seqs: input")):
+        with pytest.raises(ConfigError) as caught:
+            load_config({"model": "m"}, [word])
+        assert str(caught.value).startswith(says)
 
 
 def test_a_model_that_was_named_wrongly_is_not_called_missing() -> None:
