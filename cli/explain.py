@@ -145,8 +145,9 @@ def _what(event: dict[str, Any]) -> str:
         return f"evicted, its blocks given to others: {event['why']}"
     if kind == "chunk":
         last = event["start"] + event["tokens"] - 1
+        cut = f" (cut to {event['cut_to']})" if event.get("cut_to") else ""
         return (
-            f"prompt tokens {event['start']} to {last}, in a step of {event['batch_tokens']} tokens "
+            f"prompt tokens {event['start']} to {last}{cut}, in a step of {event['batch_tokens']} tokens "
             f"that took {event['step_ms']:.1f} ms{', and gave a token' if event['drew'] else ''}"
         )
     if kind == "token":

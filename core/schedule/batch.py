@@ -19,6 +19,9 @@ def clamp(budget: Budget, params: SchedulerParams, limit: int | None = None) -> 
 
     `limit` are the tokens of a step that the device has memory for: prompts are cut to it, and nothing is padded.
     """
+    most = params.long_prefill_token_threshold
+    if most and (budget.chunk_tokens is None or most < budget.chunk_tokens):
+        budget = budget._replace(chunk_tokens=most)
     if limit is not None:
         return budget._replace(tokens=min(budget.tokens, limit), chunked=True, pad=False)
     chunked = budget.chunked if params.enable_chunked_prefill is None else params.enable_chunked_prefill
@@ -31,12 +34,11 @@ def clamp(budget: Budget, params: SchedulerParams, limit: int | None = None) -> 
 class Batch:
     """Collects who runs in a step and counts the budget down."""
 
-    def __init__(self, budget: Budget, params: SchedulerParams) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.admitted: list[int] = []  # arrival numbers
         self.evicted: list[int] = []
         self.blocked = Blocked.NONE
         self.blocked_seq = -1
-        self._threshold = params.long_prefill_token_threshold
         self._new: list[int] = []  # rows that begin in this step
         self.reset(budget)
 
@@ -46,7 +48,7 @@ class Batch:
         self.tokens_left = self.prefill_left = budget.tokens
         if budget.prefill_tokens is not None:
             self.prefill_left = min(budget.prefill_tokens, budget.tokens)
-        self._decodes = _NO_ROWS
+        self.decodes = _NO_ROWS  # intp rows that compute one token
         self._prefills: dict[int, int] = {}
 
     def chunk(self, remaining: int) -> int:
@@ -58,20 +60,14 @@ class Batch:
         if not self.budget.chunked:
             return remaining if remaining <= self.prefill_left else 0
         room = min(remaining, self.prefill_left, self.tokens_left)
-        if self.budget.chunk_tokens is not None:
-            room = min(room, self.budget.chunk_tokens)
-        return min(room, self._threshold) if self._threshold else room
+        return room if self.budget.chunk_tokens is None else min(room, self.budget.chunk_tokens)
 
     @property
     def empty(self) -> bool:
-        return not len(self._decodes) and not self._prefills
-
-    @property
-    def num_decodes(self) -> int:
-        return len(self._decodes)
+        return not len(self.decodes) and not self._prefills
 
     def add_decodes(self, rows: np.ndarray) -> None:
-        self._decodes = rows
+        self.decodes = rows
         self.tokens_left -= len(rows)
 
     def add_prefill(self, row: int, tokens: int) -> None:
@@ -99,19 +95,14 @@ class Batch:
     def decodes_only(self) -> bool:
         return not self._prefills
 
-    @property
-    def decodes(self) -> np.ndarray:
-        """intp rows that compute one token."""
-        return self._decodes
-
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """intp rows and int32 tokens, decodes first."""
         rows = np.array(list(self._prefills), dtype=np.intp)
         tokens = np.array(list(self._prefills.values()), dtype=np.int32)
-        if not len(self._decodes):
+        if not len(self.decodes):
             return rows, tokens
-        ones = np.ones(len(self._decodes), dtype=np.int32)
-        return np.concatenate([self._decodes, rows]), np.concatenate([ones, tokens])
+        ones = np.ones(len(self.decodes), dtype=np.int32)
+        return np.concatenate([self.decodes, rows]), np.concatenate([ones, tokens])
 
     def new_rows(self, rows: Rows) -> tuple[NewRow, ...]:
         """What the executor must know of the rows that begin."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...policies.base import Budget
 from ..request import Request
 
 
@@ -39,6 +40,7 @@ class StepRecord:
     blocked: Blocked
     blocked_seq: int
     waiting: int
+    budget: Budget | None = None  # None: no step was made
     duration_ms: float = 0.0
 
 
@@ -93,6 +95,7 @@ class Ledger:
                 known = told["start"] + 2
             elif told["event"] == "chunk":
                 told["drew"] = told["start"] + told["tokens"] == known  # the last chunk gives a token, too
+                told["cut_to"] = None if told["drew"] else _cut_to(record, told["tokens"])
                 known += told["drew"]
         first = self.steps[0].start_s if self.steps else 0.0
         return {
@@ -114,7 +117,8 @@ class Ledger:
         }
 
     def _step_events(self, record: StepRecord, request: Request, events: list[dict[str, Any]]) -> None:
-        at = {"step": record.step, "at_ms": round((record.start_s - request.arrival_s) * 1e3, 3)}
+        since_ms = (record.start_s - request.arrival_s) * 1e3
+        at = {"step": record.step, "at_ms": round(max(0.0, since_ms), 3)}
         if request.seq in record.evicted:
             why = record.blocked if record.blocked is Blocked.NO_MEMORY else Blocked.NO_BLOCKS
             events.append({**at, "event": "evicted", "why": why.value})
@@ -136,20 +140,49 @@ class Ledger:
             )
             return
         why = self._why_not(record, request)
-        last = events[-1] if events else None
-        if last is not None and last["event"] == "waited" and last["why"] == why:
-            last["until_ms"] = round(at["at_ms"] + record.duration_ms, 3)
+        last, until_ms = events[-1] if events else {}, round(since_ms + record.duration_ms, 3)
+        if last.get("event") == "waited" and last["why"] == why:
+            last["until_ms"] = until_ms
             last["steps"] += 1
         else:
-            until = round(at["at_ms"] + record.duration_ms, 3)
-            events.append({**at, "event": "waited", "why": why, "until_ms": until, "steps": 1})
+            events.append({**at, "event": "waited", "why": why, "until_ms": until_ms, "steps": 1})
 
     def _why_not(self, record: StepRecord, request: Request) -> str:
+        if record.start_s < request.arrival_s:
+            return "a step was under way when it arrived"
+        why = _no_budget(record) if record.blocked is Blocked.NO_BUDGET else record.blocked.value
         if record.blocked_seq == request.seq or record.blocked in (Blocked.NO_SLOT, Blocked.NO_MEMORY):
-            return record.blocked.value
+            return why
         if record.blocked is Blocked.NONE:
             return "its turn had not come in this step"
-        return f"others went first; the one at the front was held back because {record.blocked.value}"
+        return f"others went first; the one at the front was held back because {why}"
+
+
+def _no_budget(record: StepRecord) -> str:
+    """Which of the limits on a step's tokens was reached."""
+    budget = record.budget
+    if budget is not None and not budget.chunked:
+        return "the policy takes prompts whole, and the step had too few tokens left for it"
+    if budget is not None and _prompt_tokens(record) == budget.prefill_tokens:
+        return "the tokens that the policy gives prompts in a step were spent"
+    return Blocked.NO_BUDGET.value
+
+
+def _cut_to(record: StepRecord, tokens: int) -> str | None:
+    """What kept a chunk of so many tokens from being longer; None for want of blocks."""
+    budget = record.budget
+    if budget is None:
+        return None
+    if tokens == budget.chunk_tokens:
+        return f"{tokens} tokens a prompt"
+    if _prompt_tokens(record) == budget.prefill_tokens:
+        return f"the policy's {budget.prefill_tokens} tokens for prompts"
+    spent = int(record.num_tokens.sum()) >= budget.tokens
+    return f"the step's budget of {budget.tokens} tokens" if spent else None
+
+
+def _prompt_tokens(record: StepRecord) -> int:
+    return int(record.num_tokens[record.num_decodes :].sum())
 
 
 def _since(request: Request, moment_s: float | None) -> float | None:

@@ -121,7 +121,7 @@ class Scheduler:
         """
         self.guard.begin_step()
         view = self.step_view(now_s)
-        batch = Batch(clamp(self.guard.step_budget(view), self.params, self.token_limit), self.params)
+        batch = Batch(clamp(self.guard.step_budget(view), self.params, self.token_limit))
         if batch.budget.decode_first:
             self._schedule_decodes(view, batch)
             self._schedule_prefills(batch)
@@ -253,7 +253,7 @@ class Scheduler:
 
     def _plan(self, step: StepView, batch: Batch) -> StepPlan:
         columns = self.rows
-        decodes = self.running.decodes
+        decodes, num_decodes = self.running.decodes, len(batch.decodes)
         if batch.decodes_only and batch.decodes is decodes.rows:
             rows, plan_rows, seqs = decodes.rows, decodes.plan_rows, decodes.seqs
             num_tokens, samples, sampled = decodes.tokens, decodes.samples, rows
@@ -273,7 +273,7 @@ class Scheduler:
             starts,
             num_tokens,
             samples,
-            batch.num_decodes,
+            num_decodes,
             added=batch.new_rows(self.rows),
             removed=self.running.take_removed(),
             table_rows=changes.rows,
@@ -286,8 +286,7 @@ class Scheduler:
             InFlight(plan, seqs, sampled, reached, columns.turnover, context_tokens, total_tokens)
         )
         if not batch.decodes_only:
-            begun = slice(batch.num_decodes, None)
-            self.running.promote(rows[begun][samples[begun]])
+            self.running.promote(rows[num_decodes:][samples[num_decodes:]])
         if self.guard.accounts:
             self.accounts.ran(columns, rows, num_tokens, samples, starts)
         self._record(step, plan, seqs, batch)
@@ -308,6 +307,7 @@ class Scheduler:
                 blocked=batch.blocked,
                 blocked_seq=batch.blocked_seq,
                 waiting=len(self.waiting),
+                budget=batch.budget,
             )
         )
 

@@ -39,6 +39,7 @@ LIFE: dict[str, Any] = {
             "batch_tokens": 290,
             "step_ms": 67.0,
             "drew": True,
+            "cut_to": "the step's budget of 290 tokens",
         },
         *(
             {
@@ -64,7 +65,7 @@ def test_story_tells_waits_chunks_tokens_and_evictions() -> None:
         "prompt of 300 tokens (16 from the prefix cache), 4 tokens out, priority 2, tenant blue, 1 eviction",
         "waited 12.5 ms, first token after 80.0 ms, ended after 200.0 ms",
         "waited 12.5 ms (2 steps): no free row",
-        "prompt tokens 16 to 299, in a step of 290 tokens that took 67.0 ms, and gave a token",
+        "prompt tokens 16 to 299 (cut to the step's budget of 290 tokens), in a step of 290 tokens that took 67.0 ms, and gave a token",
         "3 tokens, one a step up to step 9: 11.0 ms a step, 12.0 the slowest",
         "evicted, its blocks given to others: too few free blocks",
     ):

@@ -176,6 +176,50 @@ def test_the_ledger_tells_why_a_request_waited(harness: Make) -> None:
     assert h.scheduler.ledger.explain("nobody") is None
 
 
+@pytest.mark.parametrize(
+    ("chunking", "limit", "cut_to"),
+    [
+        ("fixed", {}, "the step's budget of 32 tokens"),
+        ({"name": "fixed", "prompt_share": 0.25}, {}, "8 tokens a prompt"),
+        ("fixed", {"long_prefill_token_threshold": 5}, "5 tokens a prompt"),
+        ({"name": "adaptive", "min_prompt_tokens": 3}, {}, "the policy's 12 tokens for prompts"),
+    ],
+)
+def test_the_ledger_names_what_a_chunk_was_cut_to(
+    harness: Make, chunking: Any, limit: dict[str, int], cut_to: str
+) -> None:
+    h = harness({"chunking": chunking}, **limit)
+    h.add(1, max_tokens=50)
+    h.step()
+    h.add(40, id="long")
+    h.drain()
+    chunks = [e for e in h.scheduler.ledger.explain("long")["events"] if e["event"] == "chunk"]
+    assert {chunk["cut_to"] for chunk in chunks[:-1]} == {cut_to}
+    assert chunks[-1]["cut_to"] is None
+
+
+def test_a_wait_begins_no_earlier_than_the_request(harness: Make) -> None:
+    """It may come while a step is under way, and is told whose tokens went first."""
+    h = harness({"chunking": {"name": "adaptive", "min_prompt_tokens": 3}})
+    h.add(1, max_tokens=9)
+    h.step()
+    h.now += 0.01
+    plan = h.scheduler.schedule(h.now)
+    h.add(40)
+    h.now += 0.01
+    h.add(4, id="late")
+    h.scheduler.update(h.device.run(plan), h.now + 0.01)
+    h.scheduler.ledger.steps[-1].duration_ms = 20.0
+    h.drain()
+    first, second, *_ = h.scheduler.ledger.explain("late")["events"]
+    assert (first["at_ms"], first["until_ms"], first["why"]) == (
+        0.0,
+        10.0,
+        "a step was under way when it arrived",
+    )
+    assert "the tokens that the policy gives prompts in a step were spent" in second["why"]
+
+
 def test_illegal_transitions_name_both_states() -> None:
     request = Request(id="x", prompt=np.ones(1, np.int32), params=SamplingParams(), arrival_s=0)
     request.to(State.FINISHED)
