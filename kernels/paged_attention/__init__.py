@@ -46,27 +46,20 @@ def paged_attention(
     [num_blocks, num_kv_heads, block_size, head_dim]; `window` keeps the last so many positions, at least one;
     `soft_cap`, above zero, turns scores s into soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118).
     `sinks` [num_heads] are scores that take part in each head's softmax and give nothing (gpt-oss, arXiv
-    2508.10925); plain torch computes those, on every device.
+    2508.10925).
     Caches in float8_e4m3fn hold K and V divided by `kv_scales`; others have scales of 1.
     out: [T, num_heads * head_dim], contiguous, made when not given. Rows of `out` that no sequence
     owns are left as they are, made ones are zero. Cache entries past a context are never read. On the
     CPU a query's bits depend on its own past alone, not on the batch or the chunking. Returns out.
     Raises KernelInputError, a ValueError that names the argument.
     """
-    _check(q, k_cache, v_cache, window, out, kv_scales, soft_cap)
+    _check(q, k_cache, v_cache, window, out, kv_scales, soft_cap, sinks)
     if out is None:
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     is_fp8 = k_cache.dtype == FP8
     scales = {"kv_scales": kv_scales} if is_fp8 else {}
-    if sinks is not None:
-        from .reference import paged_attention as reference
-
-        reference(
-            q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, sinks=sinks, **scales
-        )
-        return out
     attend = _best(k_cache if is_fp8 else q)
-    attend(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, **scales)
+    attend(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, sinks=sinks, **scales)
     return out
 
 
@@ -78,6 +71,7 @@ def _check(
     out: torch.Tensor | None,
     kv_scales: tuple[float, float],
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> None:
     op, (_, num_kv_heads, _, head_dim) = "paged_attention", k_cache.shape
     if q.ndim != 2 or q.shape[1] % (head_dim * num_kv_heads):
@@ -98,3 +92,6 @@ def _check(
         raise KernelInputError(op, "window", f"is {window}, must be 1 or more")
     if soft_cap is not None and not 0 < soft_cap < float("inf"):
         raise KernelInputError(op, "soft_cap", f"is {soft_cap}, must be finite and above zero")
+    heads = q.shape[1] // head_dim
+    if sinks is not None and sinks.shape != (heads,):
+        raise KernelInputError(op, "sinks", f"is {tuple(sinks.shape)}, there are {heads} heads")

@@ -41,7 +41,7 @@ def _room(rows: int, dim: int) -> int:
 
 @jit()
 def _whole(
-    q: int, q_step: int, out: int, out_step: int, group: int, dim: int, k: int, v: int, block_size: int,
+    q: int, q_step: int, out: int, out_step: int, sinks: int, group: int, dim: int, k: int, v: int, block_size: int,
     head_step: int, table: int, queries: int, position: int, window: int, scale: np.float32, scratch: int,
     next_shift: int, next_table: int, next_blocks: int,
 ) -> None:  # fmt: skip
@@ -72,9 +72,9 @@ def _whole(
             fold(rows, dim, sums, state, ROW, total, total_state)
         begin = end
     if alone:
-        write(rows, group, dim, sums, state, out, out_step)
+        write(rows, group, dim, sums, state, sinks, out, out_step)
     else:
-        write(rows, group, dim, total, total_state, out, out_step)
+        write(rows, group, dim, total, total_state, sinks, out, out_step)
 
 
 @jit()
@@ -94,11 +94,11 @@ def _sequence_of(
 @worker
 def _work(control: int, arguments: int) -> None:
     """Tasks are a tile of a sequence's queries with one head of the cache each."""
-    given = carray(pointer(arguments), (17,), np.int64)
+    given = carray(pointer(arguments), (18,), np.int64)
     q, q_step, out, group, kv_heads, dim = given[0], given[1], given[2], given[3], given[4], given[5]
     k, v, block_size, tables, table_step = given[6], given[7], given[8], given[9], given[10]
-    n, window, longest = given[13], given[14], given[15]
-    scale = np.float32(carray(pointer(arguments + 16 * 8), (1,), np.float64)[0])
+    n, window, longest, sinks = given[13], given[14], given[15], given[16]
+    scale = np.float32(carray(pointer(arguments + 17 * 8), (1,), np.float64)[0])
     start = carray(pointer(given[11]), (n + 1,), np.int32)
     context = carray(pointer(given[12]), (n,), np.int32)
     per_tile = max(1, QUERY_ROWS // group)
@@ -117,7 +117,8 @@ def _work(control: int, arguments: int) -> None:
         then, tasks = _sequence_of(following, i, before, start, n, per_tile, kv_heads)
         reach = -(-np.int64(context[then]) // block_size) if then < n and window == 0 else 0
         _whole(
-            q + (first * q_step + column) * 4, q_step, out + (first * wide + column) * 4, wide, group, dim,
+            q + (first * q_step + column) * 4, q_step, out + (first * wide + column) * 4, wide,
+            sinks + head * group * 4 if sinks != 0 else 0, group, dim,
             k + shift, v + shift, block_size, kv_heads * head_step, tables + i * table_step * 4,
             min(per_tile, end - first), np.int64(context[i]) - (end - first), window, scale,
             scratch.ctypes.data, ((following - tasks) % kv_heads - head) * head_step * 4,
@@ -163,11 +164,11 @@ def _segment_work(control: int, arguments: int) -> None:
 
     Whoever ends the last segment of a head folds all of them.
     """
-    given = carray(pointer(arguments), (20,), np.int64)
+    given = carray(pointer(arguments), (21,), np.int64)
     q, q_step, out, group, kv_heads, dim = given[0], given[1], given[2], given[3], given[4], given[5]
     k, v, block_size, tables, table_step = given[6], given[7], given[8], given[9], given[10]
-    n, window, kept, counters, most = given[13], given[14], given[16], given[17], given[18]
-    scale = np.float32(carray(pointer(arguments + 19 * 8), (1,), np.float64)[0])
+    n, window, sinks, kept, counters, most = given[13], given[14], given[16], given[17], given[18], given[19]
+    scale = np.float32(carray(pointer(arguments + 20 * 8), (1,), np.float64)[0])
     start = carray(pointer(given[11]), (n + 1,), np.int32)
     context = carray(pointer(given[12]), (n,), np.int32)
     head_step, wide, size = block_size * dim, kv_heads * group * dim, group * (dim + 2) * 4
@@ -199,7 +200,7 @@ def _segment_work(control: int, arguments: int) -> None:
             ((following - tasks) % kv_heads - head) * head_step * 4, tables + (then * table_step + ahead) * 4, reach,
         )  # fmt: skip
         target, here = out + (row * wide + column) * 4, last - first // SEGMENT + 1
-        pair = i * kv_heads + head
+        pair, sink = i * kv_heads + head, sinks + head * group * 4 if sinks != 0 else 0
         if here > 1:
             place = kept + pair * most * size
             _keep(group, dim, sums, state, place + (segment - first // SEGMENT) * size)
@@ -208,13 +209,13 @@ def _segment_work(control: int, arguments: int) -> None:
                 for part in range(here):
                     at = place + part * size
                     fold(group, dim, at, at + group * dim * 4, dim, sums, state)
-                write(group, group, dim, sums, state, target, wide)
+                write(group, group, dim, sums, state, sink, target, wide)
         else:
-            write(group, group, dim, sums, state, target, wide)
+            write(group, group, dim, sums, state, sink, target, wide)
         task, i, before = following, then, tasks
 
 
-_job, _segment_job = Job(_work, "q" * 16 + "d"), Job(_segment_work, "q" * 19 + "d")
+_job, _segment_job = Job(_work, "q" * 17 + "d"), Job(_segment_work, "q" * 20 + "d")
 _KEPT, _COUNTERS = Scratch(), Scratch()
 
 
@@ -228,20 +229,23 @@ def paged_attention(
     out: torch.Tensor,
     *,
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     _, kv_heads, block_size, dim = k_cache.shape
     n = sequences.context_lens.shape[0]
     if n == 0:
         return
     if dim % 8 or dim > MAX_HEAD_DIM or k_cache.dtype != torch.float32 or soft_cap is not None:
-        reference(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap)
+        reference(q, k_cache, v_cache, sequences, scale, window, out, soft_cap=soft_cap, sinks=sinks)
         return
+    if sinks is not None:
+        sinks = sinks.float().contiguous()
     tables, group = sequences.block_tables, q.shape[1] // (kv_heads * dim)
     arguments = (
         q.data_ptr(), q.stride(0), out.data_ptr(), group, kv_heads, dim,
         k_cache.data_ptr(), v_cache.data_ptr(), block_size, tables.data_ptr(), tables.stride(0),
         sequences.query_starts.data_ptr(), sequences.context_lens.data_ptr(), n, window or 0,
-        sequences.max_query_len,
+        sequences.max_query_len, 0 if sinks is None else sinks.data_ptr(),
     )  # fmt: skip
     pairs = n * kv_heads
     if sequences.max_query_len > 1 or pairs >= FEW_TASKS * team().size:

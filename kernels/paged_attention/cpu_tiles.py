@@ -271,11 +271,20 @@ def fold(rows: int, dim: int, sums: int, state: int, step: int, total: int, tota
 
 
 @jit()
-def write(rows: int, group: int, dim: int, sums: int, state: int, out: int, out_step: int) -> None:
-    """The attended values: weighted sums over the sum of weights."""
+def write(
+    rows: int, group: int, dim: int, sums: int, state: int, sinks: int, out: int, out_step: int
+) -> None:
+    """The attended values: weighted sums over the sum of weights, that of the head's sink among them.
+
+    sinks: where those of the group are, 0 where there are none.
+    """
     for row in range(rows):
         held = carray(pointer(sums + row * ROW * 4), (dim,), np.float32)
         target = carray(pointer(out + (row // group * out_step + row % group * dim) * 4), (dim,), np.float32)
-        share = _ONE / carray(pointer(state + row * 8), (2,), np.float32)[1]
+        seen = carray(pointer(state + row * 8), (2,), np.float32)
+        weight = seen[1]
+        if sinks != 0:
+            weight += exp(carray(pointer(sinks), (group,), np.float32)[row % group] - seen[0])
+        share = _ONE / weight
         for i in range(dim):
             target[i] = held[i] * share

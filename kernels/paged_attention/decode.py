@@ -55,6 +55,14 @@ def soften(scores, best, factor):
 
 
 @triton.jit
+def sink_weight(sink, best):
+    """What a sink adds to a sum of weights measured against `best`, an exponent of two; where it dwarfs them all that
+    is infinite, and values over it are the zeros that they should be.
+    """
+    return tl.exp2(sink.to(tl.float32) * LOG2E - best)
+
+
+@triton.jit
 def tiles_of(context, window, TILE_N: tl.constexpr, HAS_WINDOW: tl.constexpr):
     """(first tile, number of tiles) that hold keys of a context or of its window; (0, 0) for none."""
     first = context * 0
@@ -137,7 +145,7 @@ def widened(values, query, one):
 # Not specialised: what changes from step to step, which would compile anew in the middle of serving.
 @triton.jit(do_not_specialize=["contexts", "table_stride", "count", "slots"])
 def decode_kernel(
-    q, k_cache, v_cache, out, partial, sums, tables, contexts,
+    q, k_cache, v_cache, out, partial, sums, tables, contexts, sinks,
     scale, k_scale, v_scale, soft_cap, window, one,
     q_stride, out_stride, table_stride, num_kv_heads, count, slots,
     GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
@@ -146,8 +154,8 @@ def decode_kernel(
 ):  # fmt: skip
     """Grid (num_kv_heads, slots + count): the heads of a page, which lie side by side, are read at about the same
     time. Spare programs return at once. partial [slots + count, heads, HEAD_DIM] and sums [slots + count, heads, 2]
-    are float32 scratch. ROWS is GROUP, DIM is HEAD_DIM, and SEQUENCES is `count` rounded up to a power of two, ROWS
-    to 16 and SEQUENCES to 32 at least.
+    are float32 scratch; sinks [heads] may be None. ROWS is GROUP, DIM is HEAD_DIM, and SEQUENCES is `count` rounded
+    up to a power of two, ROWS to 16 and SEQUENCES to 32 at least.
     """
     head, item = tl.program_id(0), tl.program_id(1)
     share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)
@@ -196,6 +204,8 @@ def decode_kernel(
         acc = acc * decay[:, None] + tl.dot(weights.to(query.dtype), widened(v, query, one))
 
     if splits == 1:
+        if sinks is not None:
+            total += sink_weight(tl.load(sinks + heads, mask=rows < GROUP, other=0.0), best * factor)
         result = acc * v_scale / total[:, None]
         where = out + sequence.to(tl.int64) * out_stride + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(where, result.to(out.dtype.element_ty), mask=live)
@@ -208,13 +218,13 @@ def decode_kernel(
 
 @triton.jit(do_not_specialize=["contexts", "count", "slots"])
 def merge_kernel(
-    out, partial, sums, contexts, v_scale, window, out_stride, num_heads, count, slots,
+    out, partial, sums, contexts, sinks, v_scale, window, out_stride, num_heads, count, slots,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE_N: tl.constexpr,
     SEQUENCES: tl.constexpr, LEAST: tl.constexpr, SHARES: tl.constexpr, MERGED: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Grid (count, num_heads / HEADS): joins the shares of one sequence for HEADS heads in turn; returns at
-    once where there was one. SHARES is slots + 1 rounded up to a power of two.
+    """Grid (count, num_heads / HEADS): joins the shares of one sequence, and its sink, for HEADS heads in turn;
+    returns at once where there was one share. SHARES is slots + 1 rounded up to a power of two.
     """
     sequence = tl.program_id(0)
     share, shares = share_out(contexts, count, window, slots, SEQUENCES, TILE_N, HAS_WINDOW, LEAST)
@@ -242,6 +252,9 @@ def merge_kernel(
             mask = there[:, None] & (dims < HEAD_DIM)[None, :]
             part = tl.load(partial + here[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
             acc += part * weight[:, None]
-        result = tl.sum(acc, 0) * v_scale / tl.sum(total, 0)
+        weight_of_all = tl.sum(total, 0)
+        if sinks is not None:
+            weight_of_all += sink_weight(tl.load(sinks + head), highest)
+        result = tl.sum(acc, 0) * v_scale / weight_of_all
         where = out + sequence.to(tl.int64) * out_stride + head * HEAD_DIM + dims
         tl.store(where, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)

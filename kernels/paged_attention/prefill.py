@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .decode import capped, exponent_factor, load_tile, multipliable, page_offsets, soften
+from .decode import capped, exponent_factor, load_tile, multipliable, page_offsets, sink_weight, soften
 
 
 @triton.jit
@@ -113,7 +113,7 @@ def key_tiles(
 # Not specialised: what changes from step to step, which would compile anew in the middle of serving.
 @triton.jit(do_not_specialize=["contexts", "query_starts", "table_stride", "n", "first_sequence"])
 def prefill_kernel(
-    q, k_cache, v_cache, out, tables, contexts, query_starts,
+    q, k_cache, v_cache, out, tables, contexts, query_starts, sinks,
     scale, k_scale, v_scale, soft_cap, window,
     q_stride, out_stride, table_stride, n, num_kv_heads, first_sequence,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -123,7 +123,7 @@ def prefill_kernel(
     """Grid (query tiles, num_kv_heads). The grid may be larger than needed: it is bounded by
     T // tokens + n without asking the device, and spare programs return at once. Sequences before
     `first_sequence` are decodes and belong to the other kernel. Tiles of TILE_N keys that every row sees,
-    of EDGE_N, a divisor of it, where a mask is due.
+    of EDGE_N, a divisor of it, where a mask is due. sinks [heads] may be None.
     """
     TOKENS: tl.constexpr = ROWS // GROUP
     # The last tiles of a prompt see most keys: they begin first, so that light ones fill the end.
@@ -176,5 +176,8 @@ def prefill_kernel(
     begin = tl.load(query_starts + sequence, volatile=True)
     length = tl.load(query_starts + sequence + 1, volatile=True) - begin
     places, live = rows_of(tile, sequence, begin, length, head, out_stride, GROUP, HEAD_DIM, DIM, ROWS)
+    if sinks is not None:
+        sink = tl.load(sinks + head * GROUP + tl.arange(0, ROWS) % GROUP)
+        total += sink_weight(sink, best * exponent_factor(scale * k_scale, HAS_CAP))
     result = acc * v_scale / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + places, result.to(out.dtype.element_ty), mask=live)

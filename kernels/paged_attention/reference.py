@@ -24,6 +24,8 @@ def paged_attention(
     group = q.shape[1] // (head_dim * num_kv_heads)
     starts, contexts = sequences.query_starts.tolist(), sequences.context_lens.tolist()
     for i, context in enumerate(contexts):
+        if context == 0:  # padding
+            continue
         begin, end = starts[i], starts[i + 1]
         blocks = sequences.block_tables[i, : -(-context // block_size)].long()
         keys, values = (

@@ -23,7 +23,12 @@ FP8_ARCHES = tuple(arch for arch in ARCHES if arch >= 89)  # Triton has no e4m3 
 
 _CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
 _SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
+_SINKS: dict[bool, dict[str, str]] = {False: {}, True: {"sinks": "*bf16"}}
 _STRIDES = dict.fromkeys(("q_stride", "out_stride", "table_stride"), "i32")
+
+
+def _options(window: bool, sinks: bool) -> str:
+    return f"{'-sinks' if sinks else ''}{'-window' if window else ''}"
 
 
 def _arches(cache: str) -> tuple[int, ...]:
@@ -31,17 +36,25 @@ def _arches(cache: str) -> tuple[int, ...]:
 
 
 def _decode(
-    dim: int, group: int, page: int, cache: str, *, sequences: int = 64, window: bool = False
+    dim: int,
+    group: int,
+    page: int,
+    cache: str,
+    *,
+    sequences: int = 64,
+    window: bool = False,
+    sinks: bool = False,
 ) -> Build:
+    """`window`: with a soft cap as well, but beside sinks."""
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "partial": "*fp32"}
     types |= {"sums": "*fp32", "tables": "*i32", "contexts": "*i32", **_SCALARS, **_STRIDES}
-    types |= dict.fromkeys(("num_kv_heads", "count", "slots"), "i32") | {"one": "fp32"}
+    types |= dict.fromkeys(("num_kv_heads", "count", "slots"), "i32") | {"one": "fp32", **_SINKS[sinks]}
     return Build(
-        f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}{f'-n{sequences}' if sequences != 64 else ''}{'-window' if window else ''}",
+        f"decode-d{dim}-g{group}-p{page}{_CACHE[cache]}{f'-n{sequences}' if sequences != 64 else ''}{_options(window, sinks)}",
         decode.decode_kernel,
         types,
         {"GROUP": group, "ROWS": max(16, group), "BLOCK_SIZE": page, **_sizes(dim)}
-        | {"SEQUENCES": sequences, "HAS_WINDOW": window, "HAS_CAP": window},
+        | {"SEQUENCES": sequences, "HAS_WINDOW": window, "HAS_CAP": window and not sinks},
         ("q", "k_cache", "v_cache", "out", "partial", "q_stride", "out_stride"),
         num_stages=decode.STAGES,
         arches=_arches(cache),
@@ -56,38 +69,57 @@ def _sizes(dim: int) -> dict[str, int]:
 
 
 def _prefill(
-    dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False
-) -> Build:
-    """`mask`: with a sliding window and a soft cap."""
+    dim: int, group: int, cache: str, arch: int, *, chunk: int = 2048, page: int = 16, mask: bool = False,
+    sinks: bool = False,
+) -> Build:  # fmt: skip
+    """`mask`: with a sliding window and, but beside sinks, a soft cap."""
     capability, narrow = divmod(arch, 10), cache != "*bf16"
     plan = prefill_plan(capability, chunk * group, dim, narrow=narrow, windowed=mask)
     rows, tile, edge, warps, stages = plan
     types = {"q": "*bf16", "k_cache": cache, "v_cache": cache, "out": "*bf16", "tables": "*i32"}
     types |= {"contexts": "*i32", "query_starts": "*i32", **_SCALARS, **_STRIDES}
-    types |= dict.fromkeys(("n", "num_kv_heads", "first_sequence"), "i32")
+    types |= dict.fromkeys(("n", "num_kv_heads", "first_sequence"), "i32") | _SINKS[sinks]
     return Build(
-        f"prefill-d{dim}-g{group}-r{rows}{f'-p{page}' if page != 16 else ''}{_CACHE[cache]}{'-window' if mask else ''}",
+        f"prefill-d{dim}-g{group}-r{rows}{f'-p{page}' if page != 16 else ''}{_CACHE[cache]}{_options(mask, sinks)}",
         prefill.prefill_kernel,
         types,
         {"GROUP": group, "HEAD_DIM": dim, "DIM": dim, "BLOCK_SIZE": page, "ROWS": rows, "TILE_N": tile}
-        | {"EDGE_N": edge, "HAS_WINDOW": mask, "HAS_CAP": mask},
+        | {"EDGE_N": edge, "HAS_WINDOW": mask, "HAS_CAP": mask and not sinks},
         ("q", "k_cache", "v_cache", "out", "q_stride", "out_stride"),
         num_warps=warps,
         num_stages=stages,
-        most_registers=most_registers(capability, narrow, mask),
+        most_registers=most_registers(capability, dim, narrow, mask),
         arches=(arch,),
     )
 
 
-def _attention() -> list[Build]:
-    merge = Build(
-        "decode-merge-d128",
+def _merge(dim: int, sinks: bool) -> Build:
+    return Build(
+        f"decode-merge-d{dim}{_options(False, sinks)}",
         decode.merge_kernel,
         {"out": "*bf16", "partial": "*fp32", "sums": "*fp32", "contexts": "*i32", "v_scale": "fp32"}
-        | dict.fromkeys(("window", "out_stride", "num_heads", "count", "slots"), "i32"),
-        {"HEADS": 1, "SHARES": 128, "MERGED": decode.MERGED, "HAS_WINDOW": False, **_sizes(128)},
+        | dict.fromkeys(("window", "out_stride", "num_heads", "count", "slots"), "i32")
+        | _SINKS[sinks],
+        {"HEADS": 1, "SHARES": 128, "MERGED": decode.MERGED, "HAS_WINDOW": False, **_sizes(dim)},
         ("out", "partial", "sums", "out_stride"),
     )
+
+
+def _gpt_oss() -> list[Build]:
+    """64 heads of 64 share 8, with sinks; every other layer has a window."""
+    kinds = [(cache, window) for cache in _CACHE for window in (False, True)]
+    return [
+        *(_decode(64, 8, 16, cache, window=window, sinks=True) for cache, window in kinds),
+        _merge(64, sinks=True),
+        *(
+            _prefill(64, 8, cache, arch, mask=window, sinks=True)
+            for cache, window in kinds
+            for arch in _arches(cache)
+        ),
+    ]
+
+
+def _attention() -> list[Build]:
     return [
         _decode(128, 4, 16, "*bf16"),
         _decode(128, 8, 16, "*bf16"),
@@ -101,7 +133,7 @@ def _attention() -> list[Build]:
         _decode(128, 8, 16, "*bf16", window=True),
         _decode(128, 8, 16, "*fp8e4nv"),
         *(_decode(dim, 8, 16, "*fp8e4nv", window=True) for dim in (64, 128, 256)),
-        merge,
+        _merge(128, sinks=False),
         *(_prefill(128, 4, "*bf16", arch) for arch in ARCHES),
         *(_prefill(128, 8, "*bf16", arch) for arch in (90, 100)),
         *(_prefill(64, 4, "*bf16", arch) for arch in ARCHES),
@@ -119,6 +151,7 @@ def _attention() -> list[Build]:
             for arch in FP8_ARCHES
         ),
         _prefill(64, 8, "*fp8e4nv", 100, chunk=8, mask=True),
+        *_gpt_oss(),
     ]
 
 

@@ -53,6 +53,7 @@ class Shape:
     kv_heads: int = 1
     window: int | None = None
     soft_cap: float | None = None
+    sinks: bool = False
     fp8: bool = False
     decodes: int | None = None  # None: as many as have one query
     first_block: int = 0  # blocks before it exist and are never touched
@@ -64,7 +65,7 @@ class Shape:
             f"k{self.kv_heads}" if self.kv_heads > 1 else "",
             f"window{self.window}" if self.window else "",
         ]
-        extras += ["cap" if self.soft_cap else ""]
+        extras += ["cap" if self.soft_cap else "", "sinks" if self.sinks else ""]
         extras += ["fp8" if self.fp8 else "", "far" if self.first_block else ""]
         parts = [f"d{self.dim}", f"g{self.group}", f"p{self.page}", f"n{len(self.lengths)}"]
         longest = max(self.lengths, key=lambda pair: pair[1])
@@ -81,6 +82,7 @@ class Case:
     sequences: Sequences
     keys: list[torch.Tensor]  # float32 [kv_heads, context, dim]
     values: list[torch.Tensor]
+    sinks: torch.Tensor | None  # [heads]
 
 
 K_SCALE, V_SCALE = 0.5, 0.25  # powers of two: exact in any dtype
@@ -120,7 +122,11 @@ def make_case(shape: Shape, place: Place) -> Case:
         max(context for _, context in shape.lengths),
     )
     k_cache, v_cache = (_behind(shape, pages, stored, place) for pages in (pages_k, pages_v))
-    return Case(q, k_cache, v_cache, sequences, keys, values)
+    sinks = None
+    if shape.sinks:  # as heavy as keys, nothing at all, and so heavy that nothing of the values is left
+        sinks = place.tensor(num_heads) * 3
+        sinks[1:3] = torch.tensor([float("-inf"), 300.0])[: num_heads - 1]
+    return Case(q, k_cache, v_cache, sequences, keys, values, sinks)
 
 
 def _behind(shape: Shape, pages: torch.Tensor, dtype: torch.dtype, place: Place) -> torch.Tensor:
@@ -142,7 +148,11 @@ def dense(shape: Shape, case: Case, scale: float) -> torch.Tensor:
         mine = torch.arange(context - queries, context)[:, None]
         theirs = torch.arange(context)[None]
         hidden = (theirs > mine) | (theirs <= mine - (shape.window or context + 1))
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if case.sinks is not None:
+            sink = case.sinks.float().cpu().view(-1, 1, 1).expand(-1, queries, 1)
+            scores = torch.cat([scores, sink], dim=-1)
+        weights = scores.softmax(-1)[..., :context]
         out.append(torch.einsum("htk,hkd->thd", weights, v).reshape(queries, -1))
     return torch.cat(out)
 
@@ -155,7 +165,7 @@ def attend(shape: Shape, case: Case, scale: float, spare_rows: int = 0) -> torch
     scales = {"kv_scales": (K_SCALE, V_SCALE)} if shape.fp8 else {}
     paged_attention(
         q, case.k_cache, case.v_cache, case.sequences, scale, shape.window, out,
-        soft_cap=shape.soft_cap, **scales,
+        soft_cap=shape.soft_cap, sinks=case.sinks, **scales,
     )  # fmt: skip
     assert torch.all(out[len(case.q) :] == 7.0), "a row that no sequence owns was written"
     return out[: len(case.q)]
@@ -177,19 +187,23 @@ def ones(*contexts: int) -> list[tuple[int, int]]:
     return [(1, context) for context in contexts]
 
 
-# The first nine of both lists hold every pair of head size, group, page size, window, cap, FP8 and one or two heads.
+# The first nine of both lists hold every pair of head size, group, page size, window, cap, FP8 and one or two heads,
+# all of a list those with sinks too.
 DECODE = [
     Shape(dim=64, group=1, page=16, lengths=ones(1, 15, 16, 17)),
-    Shape(dim=64, group=4, page=32, lengths=ones(64, 65, 4000), window=100, soft_cap=5.0),
-    Shape(dim=64, group=8, page=64, lengths=ones(255, 256, 257), soft_cap=5.0, fp8=True, kv_heads=2),
+    Shape(dim=64, group=4, page=32, lengths=ones(64, 65, 4000), window=100, soft_cap=5.0, sinks=True),
+    Shape(
+        dim=64, group=8, page=64, lengths=ones(255, 256, 257), soft_cap=5.0, sinks=True, fp8=True, kv_heads=2
+    ),
     Shape(dim=128, group=1, page=32, lengths=ones(1, 2000), soft_cap=30.0, fp8=True, kv_heads=2),
     Shape(dim=128, group=4, page=64, lengths=ones(4000, 1), window=2500, kv_heads=2),
     Shape(dim=128, group=8, page=16, lengths=ones(4000), window=1000, fp8=True),
-    Shape(dim=256, group=1, page=64, lengths=ones(300, 31), window=1, fp8=True),
+    Shape(dim=256, group=1, page=64, lengths=ones(300, 31), window=1, sinks=True, fp8=True),
     Shape(dim=256, group=4, page=16, lengths=ones(129, 1000), soft_cap=5.0, fp8=True, kv_heads=2),
     Shape(dim=256, group=8, page=32, lengths=ones(1, 700)),
     Shape(dim=128, group=4, page=64, lengths=ones(4000, 1)),
-    Shape(dim=128, group=8, page=16, lengths=ones(70, 500), fp8=True),
+    Shape(dim=128, group=8, page=16, lengths=ones(70, 500), sinks=True, fp8=True),
+    Shape(dim=64, group=8, page=16, lengths=ones(1, 128, 129, 2000), window=128, sinks=True),
     Shape(dim=96, group=3, page=16, lengths=ones(40, 333), kv_heads=2),
     Shape(dim=64, group=16, page=16, lengths=ones(600, 2), kv_heads=2),
     Shape(dim=64, group=20, page=16, lengths=ones(130, 17)),
@@ -197,23 +211,35 @@ DECODE = [
 ]
 PREFILL = [
     Shape(dim=64, group=1, page=16, lengths=[(1000, 1000)], heavy=True),
-    Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 133), (3, 3)], window=37, soft_cap=5.0),
-    Shape(dim=64, group=8, page=64, lengths=[(33, 300), (16, 16)], soft_cap=5.0, fp8=True, kv_heads=2),
+    Shape(
+        dim=64, group=4, page=32, lengths=[(40, 40), (5, 133), (3, 3)], window=37, soft_cap=5.0, sinks=True
+    ),
+    Shape(
+        dim=64,
+        group=8,
+        page=64,
+        lengths=[(33, 300), (16, 16)],
+        soft_cap=5.0,
+        sinks=True,
+        fp8=True,
+        kv_heads=2,
+    ),
     Shape(dim=128, group=1, page=32, lengths=[(64, 64), (65, 330)], soft_cap=30.0, fp8=True, kv_heads=2),
     Shape(dim=128, group=4, page=64, lengths=[(70, 900)], window=600, kv_heads=2, heavy=True),
     Shape(dim=128, group=8, page=16, lengths=[(100, 164)], window=50, fp8=True),
-    Shape(dim=256, group=1, page=64, lengths=[(130, 200)], window=100, fp8=True),
+    Shape(dim=256, group=1, page=64, lengths=[(130, 200)], window=100, sinks=True, fp8=True),
     Shape(dim=256, group=4, page=16, lengths=[(20, 333)], soft_cap=5.0, fp8=True, kv_heads=2),
     Shape(dim=256, group=8, page=32, lengths=[(9, 9)]),
     Shape(dim=128, group=4, page=64, lengths=[(128, 4000)], heavy=True),
-    Shape(dim=128, group=8, page=16, lengths=[(100, 464)]),
+    Shape(dim=128, group=8, page=16, lengths=[(100, 464)], sinks=True),
+    Shape(dim=64, group=8, page=16, lengths=[(40, 40), (70, 300)], window=128, sinks=True, kv_heads=2),
     Shape(dim=64, group=4, page=32, lengths=[(40, 40), (5, 433), (3, 3)], kv_heads=2),
     Shape(dim=256, group=2, page=64, lengths=[(70, 200)]),
     Shape(dim=80, group=3, page=16, lengths=[(50, 77)], kv_heads=2),
     Shape(dim=128, group=4, page=16, lengths=[(30, 90), (200, 200)], window=64),
 ]
 MIXED = [
-    Shape(dim=64, group=3, page=16, lengths=[*ones(1, 77, 400), (20, 20), (7, 140)], kv_heads=2),
+    Shape(dim=64, group=3, page=16, lengths=[*ones(1, 77, 400), (20, 20), (7, 140)], kv_heads=2, sinks=True),
     Shape(dim=128, group=4, page=32, lengths=[*ones(130), (1, 50), (1, 1), (40, 41)], decodes=1),
 ]
 # The first element of these pages lies more than 2^31 elements behind the start of the cache.
@@ -227,8 +253,8 @@ def splits_agree() -> Check:
 
     def run(place: Place) -> None:
         seed_all(3)
-        for window in (None, 130):
-            shape = Shape(dim=64, group=2, page=16, lengths=ones(1500, 64, 300), window=window)
+        for window, sinks in ((None, True), (130, False)):
+            shape = Shape(dim=64, group=4, page=16, lengths=ones(1500, 64, 300), window=window, sinks=sinks)
             case = make_case(shape, place)
             expected = dense(shape, case, 0.125)
             for sms in (1, 3, 12, 100):

@@ -66,6 +66,19 @@ def _cache(batch: int, context: int, kv_heads: int, dim: int, dtype: torch.dtype
     return [torch.randn(size, device=CUDA, dtype=BF16).to(dtype) for _ in range(2)]
 
 
+def sinks_decode(copy: float) -> dict[str, Any]:
+    """A full layer of gpt-oss."""
+    batch, context, heads, kv_heads, dim = 64, 16384, 64, 8, 64
+    q, sinks = torch.randn(batch, heads * dim, device=CUDA, dtype=BF16), torch.randn(heads, device=CUDA)
+    k, v = _cache(batch, context, kv_heads, dim, BF16)
+    sequences, out = _sequences(batch, context, 1), torch.empty_like(q)
+    seconds = median_s(lambda: paged_attention(q, k, v, sequences, 0.125, None, out, sinks=sinks))
+    return {
+        "what": f"decode {batch} x {context}, {heads}/{kv_heads} heads of {dim}, sinks", "us": seconds * 1e6,
+        "of_copy": 2 * k.numel() * 2 / seconds / copy,
+    }  # fmt: skip
+
+
 def decode(
     batch: int, context: int, heads: int, kv_heads: int, dtype: torch.dtype, copy: float
 ) -> dict[str, Any]:
@@ -255,6 +268,7 @@ def _attention(copy: float, rate: float) -> Jobs:
         lambda: prefill(8192, 8192, 32, 8, rate),
         *(lambda a=a, d=d: decode(*a, d, copy) for a in small for d in (BF16, FP8)),
         lambda: uneven_decode(copy),
+        lambda: sinks_decode(copy),
         *(lambda a=a: prefill(*a, rate) for a in prefills),
     ]
 

@@ -132,10 +132,13 @@ def test_a_query_has_the_same_bits_in_every_chunk_and_batch(
 
 @pytest.mark.parametrize("window", [None, 100, 300])
 @pytest.mark.parametrize("contexts", [[1], [256], [257], [511, 512, 513], [960, 3, 700], [300] * 60])
-def test_a_decode_has_the_same_bits_cut_into_segments_or_not(contexts: list[int], window: int | None) -> None:
+@pytest.mark.parametrize("sinks", [None, torch.linspace(-4, 9, 9)], ids=["plain", "sinks"])
+def test_a_decode_has_the_same_bits_cut_into_segments_or_not(
+    contexts: list[int], window: int | None, sinks: torch.Tensor | None
+) -> None:
     """A chunk beside decodes keeps them whole; many decodes are whole too, few are shared out."""
     case = make_case([(1, context) for context in contexts] + [(2, 2)], 9, 3, 64, 16, seed=len(contexts))
-    whole = paged_attention(case.q, case.k, case.v, case.sequences, case.scale, window)
+    whole = paged_attention(case.q, case.k, case.v, case.sequences, case.scale, window, sinks=sinks)
     n = len(contexts)
     decodes = Sequences(
         case.sequences.query_starts[: n + 1],
@@ -146,7 +149,7 @@ def test_a_decode_has_the_same_bits_cut_into_segments_or_not(contexts: list[int]
         max(contexts),
     )
     for _ in range(3):  # whoever comes last folds: not always the same
-        shared = paged_attention(case.q[:n], case.k, case.v, decodes, case.scale, window)
+        shared = paged_attention(case.q[:n], case.k, case.v, decodes, case.scale, window, sinks=sinks)
         assert torch.equal(shared, whole[:n])
 
 
@@ -199,6 +202,24 @@ def test_sinks_take_their_share_and_give_nothing() -> None:
     torch.testing.assert_close(heavy, plain * seen / (seen + 9), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("window", [None, 1, 100])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "block_size"), [(9, 3, 64, 16), (8, 1, 80, 16), (4, 4, 20, 5)]
+)
+def test_sinks_equal_those_of_plain_torch(
+    heads: int, kv_heads: int, dim: int, block_size: int, window: int | None
+) -> None:
+    """Also one of no weight, and one that leaves nothing of the values."""
+    for lengths in (MIXED, [(1, context) for context in (1, 256, 700, 1025)]):
+        case = make_case(lengths, heads, kv_heads, dim, block_size)
+        sinks = torch.randn(heads) * 3
+        sinks[1:3] = torch.tensor([float("-inf"), 300.0])
+        args = case.q, case.k, case.v, case.sequences, case.scale, window
+        got, plain = paged_attention(*args, sinks=sinks), torch.zeros_like(case.q)
+        reference.paged_attention(*args, plain, sinks=sinks)
+        torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
@@ -209,6 +230,7 @@ def test_sinks_take_their_share_and_give_nothing() -> None:
         ("soft_cap", float("inf")),
         ("kv_scales", (2.0, 1.0)),
         ("kv_scales", (0.0, 1.0)),
+        ("sinks", torch.zeros(2)),
         ("out", torch.empty(2, 128)),
     ],
 )

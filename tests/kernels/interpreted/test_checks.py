@@ -50,9 +50,18 @@ def test_queries_of_bfloat16_beside_an_fp8_cache(dim: int, window: int | None) -
 def test_attention_is_checked_for_every_pair_of_what_it_depends_on(
     shapes: list[attention_checks.Shape],
 ) -> None:
-    values = [(64, 128, 256), (1, 4, 8), (16, 32, 64), (False, True), (False, True), (False, True), (1, 2)]
+    values = [
+        (64, 128, 256),
+        (1, 4, 8),
+        (16, 32, 64),
+        (False, True),
+        (False, True),
+        (False, True),
+        (1, 2),
+        (False, True),
+    ]
     held = [
-        (s.dim, s.group, s.page, s.window is not None, s.soft_cap is not None, s.fp8, s.kv_heads)
+        (s.dim, s.group, s.page, s.window is not None, s.soft_cap is not None, s.fp8, s.kv_heads, s.sinks)
         for s in shapes
     ]
     for i, j in itertools.combinations(range(len(values)), 2):
