@@ -19,7 +19,8 @@ CHECKED_LOAD = "mixed-small"
 CHECKED_POLICIES = "static,continuous,continuous-chunked"
 
 
-EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where {GOOD} and no queue builds up.
+EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where
+{GOOD}, the server's filling left out, and it is below what a full server gets through.
 
 {LOAD_HELP}
 
@@ -156,10 +157,14 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for, named_by_its_file
 
-    loaded, found, notes = read_config(config, options["overrides"])
+    loaded, found, notes = read_config(config, options["overrides"], options["engine_name"])
+    name = options["engine_name"] or found.name
     for note in notes:
         click.echo(f"{config}: {note}", err=True)
-    name = options["engine_name"] or found.name
+    if name != "camshaft" and options["policies"]:
+        click.echo(
+            f"--policies: {name} has none of these; this engine's scheduler with {name}'s defaults", err=True
+        )
     version = options["engine_version"] or (found.version if name == found.name else None)
     if options["engine_name"] is None and name != "camshaft":
         click.echo(
@@ -228,6 +233,7 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
     if options["form"] == "json":
         told = {
             "rate_per_s": found.rate_per_s,
+            "capacity_per_s": found.capacity_per_s,
             "result": found.result.to_dict() if found.result else None,
             "tried": [row.value for row in found.tried],
             "good_share": [row.result.good_share if row.result else None for row in found.tried],

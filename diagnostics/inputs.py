@@ -10,13 +10,17 @@ from ..core.config import LoadedConfig, load_config
 from ..core.errors import CamshaftError, ConfigError
 from .compat.inputs.read import read_path
 from .compat.run import guess_engine
-from .diagnose import named_config, read_subject
+from .diagnose import judged_as_own, named_config, read_subject
 from .evidence import Evidence
 from .simulate.engines import EngineKind, EngineName
 
 
-def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
-    """The configuration, whose it is (and of which release, where that is written), and what was left out of it.
+def read_config(
+    source: str, overrides: Iterable[str], engine: str | None = None
+) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
+    """The configuration, whose it is (and of which release, where that is written), and what is to be said of it.
+
+    engine: whose it is said to be.
 
     Raises ConfigError with the place of a wrong key, and for what is neither a file, a preset, a command nor a model.
     """
@@ -26,7 +30,8 @@ def read_config(source: str, overrides: Iterable[str]) -> tuple[LoadedConfig, En
         return _file(path, told)
     if len(source.split()) > 1:
         return _foreign(source, told)
-    return named_config(source, told), EngineKind(), ()
+    alone = judged_as_own(source) if engine is None else None
+    return named_config(source, told), EngineKind(), (alone,) if alone else ()
 
 
 def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:

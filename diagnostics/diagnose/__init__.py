@@ -3,7 +3,7 @@
 from .model import DEFAULT_AT_FAULT, Change, Limit, Proof, Proposal, Report, Verdict, flag
 from .run import diagnose
 from .situation import Situation
-from .subject import Subject, named_config, read_subject
+from .subject import Subject, judged_as_own, named_config, read_subject
 
 __all__ = [
     "DEFAULT_AT_FAULT",
@@ -17,6 +17,7 @@ __all__ = [
     "Verdict",
     "diagnose",
     "flag",
+    "judged_as_own",
     "named_config",
     "read_subject",
 ]

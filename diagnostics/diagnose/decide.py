@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, log
 
-from ..results import Result
 from ..simulate import Replay
+from .demand import Demand
 from .model import Confidence, Limit, Proof, Verdict, Worth
 from .prove import REMEDY, WORTH, beyond_chance
 from .situation import Situation
@@ -49,12 +49,9 @@ def decide(
     seen: Replay,
     limits: Sequence[Limit],
     confidence: Confidence,
-    capacity_per_s: float | None = None,
+    asked: Demand,
 ) -> Verdict:
-    """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves.
-
-    capacity_per_s: requests that a server gets through while it is full, where it is known.
-    """
+    """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves."""
     beyond = _beyond_physics(situation, limits, confidence)
     if beyond is not None:
         return beyond
@@ -73,8 +70,8 @@ def decide(
             advice=told.advice,
             telling=best.telling,
         )
-    if overloaded(situation, seen.result):
-        return _offered_load(situation, seen, order, confidence, capacity_per_s)
+    if asked.overloaded:
+        return _offered_load(seen, order, confidence, asked)
     return _healthy(seen, order, confidence)
 
 
@@ -87,11 +84,10 @@ def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidenc
 
 
 def judged(
-    situation: Situation, proofs: Sequence[Proof], seen: Result, limits: Sequence[Limit]
+    situation: Situation, proofs: Sequence[Proof], limits: Sequence[Limit], asked: Demand
 ) -> list[Proof]:
     """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
-    too_much = overloaded(situation, seen)
-    found = [replace(proof, worth=_worth(situation, proof, too_much)) for proof in proofs]
+    found = [replace(proof, worth=_worth(situation, proof, asked)) for proof in proofs]
     if _unreachable(situation, limits) is None:
         return found
     return [
@@ -99,7 +95,7 @@ def judged(
     ]
 
 
-def _worth(situation: Situation, proof: Proof, too_much: bool) -> Worth:
+def _worth(situation: Situation, proof: Proof, asked: Demand) -> Worth:
     """Whether a turn is a remedy.
 
     A small gain does not cure an overload. A server that keeps its targets needs none. What is won in one figure and
@@ -109,7 +105,7 @@ def _worth(situation: Situation, proof: Proof, too_much: bool) -> Worth:
         return "loses"
     if proof.gain <= WORTH:
         return "nothing to gain"
-    if too_much and proof.after.saturated and _more_done(proof) < CURE:
+    if asked.overloaded and not _cures(proof, asked):
         return "gains, and the load stays above capacity"
     if proof.proposal.from_evidence:
         return "gains"
@@ -117,10 +113,24 @@ def _worth(situation: Situation, proof: Proof, too_much: bool) -> Worth:
         return "gains, and as many requests miss the targets"
     if proof.before.targets.any and proof.before.keeps_targets and _more_done(proof) <= 1 + WORTH:
         return "nothing to gain"
+    if proof.before.targets.any and not proof.before.keeps_targets and proof.after.keeps_targets:
+        return "gains"
     wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
     if not wanted and _cure(proof) == 1.0 and _trades(proof):
         return "gains one thing for another"
     return "gains" if proof.gain > (REMEDY if not situation.complaint else 0.05) else "gains a little"
+
+
+def _cures(proof: Proof, asked: Demand) -> bool:
+    """Whether an overloaded server gets through what arrives with the turn, or through so much more.
+
+    What the evidence shows at work is worth mending before servers are added.
+    """
+    carried = asked.carried(proof.proposal.turned)
+    if carried is None:
+        return not proof.after.saturated or _more_done(proof) >= CURE
+    enough = 1 + REMEDY if proof.proposal.from_evidence else CURE
+    return carried or (asked.times(proof.proposal.turned) or 0.0) >= enough
 
 
 def _misses_as_many(proof: Proof) -> bool:
@@ -149,17 +159,6 @@ def _trades(proof: Proof) -> bool:
     )
 
 
-def overloaded(situation: Situation, result: Result) -> bool:
-    """Whether more arrives than can be done: requests pile up, in the evidence or in the replay."""
-    rate, done = situation.rate_per_s, situation.figure("completed_per_s")
-    if rate and done:
-        return rate > 1.05 * done
-    if situation.evidence.trend("waiting") == "rising" and not situation.kv_full:
-        return True
-    open_loop = rate is not None and situation.evidence.hint("concurrency") is None
-    return open_loop and result.saturated
-
-
 def _unreachable(situation: Situation, limits: Sequence[Limit]) -> tuple[float, Limit] | None:
     """A target that the device cannot meet even with one sequence, and the floor above it."""
     floors = {limit.name: limit for limit in limits}
@@ -186,23 +185,20 @@ def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: C
     )
 
 
-def _offered_load(
-    situation: Situation,
-    seen: Replay,
-    order: Sequence[Proof],
-    confidence: Confidence,
-    capacity_per_s: float | None,
-) -> Verdict:
+def _offered_load(seen: Replay, order: Sequence[Proof], confidence: Confidence, asked: Demand) -> Verdict:
     best = order[0] if order and order[0].gain > 0 else None
-    tried = "no knob gains anything" if best is None else f"the best knob ({_turned(best)}) {_change(best)}"
-    done = situation.figure("completed_per_s") or capacity_per_s
-    if done is not None:
-        through = f"{done:.3g} are done, the server full"
+    tried = (
+        "no knob gains anything"
+        if best is None
+        else f"the best knob ({_turned(best)}) {_change(best, asked)}"
+    )
+    if asked.done_per_s is not None:
+        through = f"{asked.done_per_s:.3g} are done, the server full"
     else:
         through = f"{seen.result.throughput_requests_per_s:.2g} are done, filling and emptying included"
-    rate = situation.rate_per_s
+    rate = asked.rate_per_s
     shown = (
-        f"{rate:g} requests a second arrive and {through}"
+        f"{rate:.3g} requests a second arrive and {through}"
         if rate
         else f"requests pile up: {through} a second"
     )
@@ -218,14 +214,16 @@ def _turned(proof: Proof) -> str:
     return f"{told.knob} {told.before} -> {told.after}"
 
 
-def _change(proof: Proof) -> str:
-    """What a turn does to what was asked for: good requests under targets, output without."""
+def _change(proof: Proof, asked: Demand) -> str:
+    """What a turn does to what was asked for: good requests under targets, what a full server gets through without."""
     before, after = proof.before, proof.after
     if before.targets.any:
         return (
             f"takes goodput from {before.goodput_requests_per_s:.3g} to {after.goodput_requests_per_s:.3g} "
             "requests/s"
         )
+    if asked.done_per_s and (times := asked.times(proof.proposal.turned)):
+        return f"takes that to {asked.done_per_s * times:.3g}"
     return f"changes output by {(_more_done(proof) - 1) * 100:+.0f} %"
 
 
@@ -252,10 +250,11 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
     )
 
 
+LARGE_STEP = 256  # tokens: beyond it a product's arithmetic takes longer than reading its weights
 _BINDING: dict[str, str] = {
-    "weight_bandwidth": "reading weights",
-    "kv_bandwidth": "reading the KV cache",
-    "compute": "prompts' arithmetic",
+    "weight_bandwidth": f"reading weights (the matrix products of steps of fewer than {LARGE_STEP} tokens)",
+    "kv_bandwidth": "reading the KV cache (attention of decodes)",
+    "compute": f"prompts' arithmetic (the matrix products of steps of {LARGE_STEP} tokens and more, and attention of prompts)",
     "communication": "exchanging parts between devices",
     "kernel_launch": "launching kernels",
     "host": "work on the host",
@@ -269,7 +268,7 @@ def _binding(seen: Replay) -> str:
     tokens = log.column("decodes") + log.column("prefill_tokens")
     products = log.part_ms("gemm") + log.part_ms("experts") + log.part_ms("head")
     total = max(float(log.parts.sum()), 1e-12)
-    big = tokens >= 256  # beyond it a product's arithmetic takes longer than reading its weights
+    big = tokens >= LARGE_STEP
     amounts = {
         "weight_bandwidth": float(products[~big].sum()) / total + shares["transfer"],
         "compute": float(products[big].sum()) / total + shares["prefill_attention"],

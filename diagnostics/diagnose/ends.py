@@ -44,7 +44,7 @@ def play_ends(rig: Rig, turned: Mapping[str, Any] | None) -> Ends | None:
 
 def _at_both(rig: Rig, turned: Mapping[str, Any], percent: float) -> tuple[Result, Result]:
     share = percent / 100
-    return rig.play_at(turned, 1 - share).result, rig.play_at(turned, 1 + share).result
+    return rig.play(turned, 1 - share).result, rig.play(turned, 1 + share).result
 
 
 def at_the_ends(
@@ -118,7 +118,7 @@ def _lost(
     for _ in range(TRIED):
         middle = (holds + ends) / 2
         factor = 1 + sign * middle / 100
-        before, after = (rig.play_at(turned, factor).result for turned in ({}, proof.proposal.turned))
+        before, after = (rig.play(turned, factor).result for turned in ({}, proof.proposal.turned))
         holds, ends = (middle, ends) if _gains(proof, before, after, aim) else (holds, middle)
     return f"{text}; the gain ends at about {ends:.2g} % {_ENDS[place]}"
 

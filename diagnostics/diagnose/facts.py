@@ -50,6 +50,7 @@ def about(subject: Subject) -> dict[str, str]:
         "model": subject.shape.name if subject.shape else subject.given.get("model"),
         "device": subject.hardware.name if subject.hardware else subject.gpu,
         "engine": "sglang" if subject.sglang else subject.engine.name,
+        "judged": subject.bare,
         "version": subject.engine.version
         or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
     }

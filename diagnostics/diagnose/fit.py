@@ -356,7 +356,7 @@ def _calibrated(rig: FittedRig, situation: Situation) -> FittedRig:
             changes["base_ms"] = rig.cost.base_ms * _bounded(1 / off)
             changes["sequence_ms"] = rig.cost.sequence_ms * _bounded(1 / off)
         cost = replace(rig.cost, **changes)
-        rig = replace(rig, cost=cost, eager_cost=None, _seen={}) if rig.eager_cost is None else rig
+        rig = replace(rig, cost=cost, eager_cost=None) if rig.eager_cost is None else rig
         if rig.eager_cost is not None:
             break
     return best

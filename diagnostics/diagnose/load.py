@@ -13,6 +13,7 @@ ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
 MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000
+AT_A_GROWING_RATE = 300  # requests: fewer may all be served before a queue is seen
 USUAL_STEP_S = 0.03  # to guess how many run at once at an arrival rate, before anything is replayed
 
 
@@ -97,6 +98,13 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
     steps_each = outputs / max(1.0, together) + inputs / budget
     most = max(24, int(MOST_STEPS / steps_each))
     asked = situation.evidence.hint("requests")
+    if rate is None and (growing := _growing(situation, outputs)) is not None:
+        rate, done, growth = growing
+        most = max(most, AT_A_GROWING_RATE)
+        notes.append(
+            f"the queue grows by {growth:.2g} requests a second while {done:.2g} are done: {rate:.3g} a second are taken to "
+            "arrive, whoever waits"
+        )
     if rate and not situation.evidence.hint("concurrency"):
         return {"kind": "poisson", "rate": rate, "requests": int(min(most, max(100, 60 * rate)))}
     clients = situation.concurrency
@@ -105,6 +113,15 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
         notes.append("16 requests at once are assumed")
     requests = min(asked or 6 * clients, most)
     return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, clients))}
+
+
+def _growing(situation: Situation, outputs: int) -> tuple[float, float, float] | None:
+    """Requests a second that arrive, are done and pile up, where a queue is seen to grow."""
+    growth, tokens = situation.figure("queue_growth_per_s"), situation.figure("output_tokens_per_s", "mean")
+    done = situation.figure("completed_per_s") or (tokens / outputs if tokens else None)
+    if not growth or not done or situation.evidence.hint("concurrency"):
+        return None
+    return done + growth, done, growth
 
 
 def _interference(situation: Situation) -> Load:

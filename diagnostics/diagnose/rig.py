@@ -13,11 +13,8 @@ from ..cost.band import error_percent
 from ..cost.step import Scaled
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
+from ..simulate.steady import Steady, warm_up_s
 from .fitted_cost import FittedCost
-
-FEWEST_OF_A_SHARE = 60  # of a load that is replayed at a low rate, which takes many steps
-MOST_OF_A_SHARE = 1500
-ARRIVALS_S = 60.0  # of a share: a queue that grows is then seen to
 
 
 class Rig(Protocol):
@@ -32,13 +29,34 @@ class Rig(Protocol):
         """How far a predicted change may be off."""
         ...
 
-    def play(self, changes: Mapping[str, Any]) -> Replay: ...
+    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
+        """The replay where every step takes `factor` times as long.
 
-    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay: ...
-
-    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> Rig:
-        """The same under a part of the load's requests, at another rate. Raises ConfigError for a load without one."""
+        Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit.
+        """
         ...
+
+    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
+        """The same server under the load's requests at any rate, without the start."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What was played once, by the knobs turned, the factor on steps and the load."""
+
+    seen: dict[str, Replay] = field(default_factory=dict)
+    steady: dict[str, Steady] = field(default_factory=dict)
+
+    def play(self, turned: str, load: Workload, run: Callable[[], Replay]) -> Replay:
+        key = f"{turned} {load.shape!r}"
+        if key not in self.seen:
+            self.seen[key] = run()
+        return self.seen[key]
+
+
+def _key(changes: Mapping[str, Any], factor: float) -> str:
+    return f"{sorted(changes.items())} x{factor}"
 
 
 @dataclass(slots=True)
@@ -47,31 +65,27 @@ class SimulatedRig:
 
     prepared: Prepared
     workload: Workload
-    stop_after_s: float | None = None
     confidence: Literal["simulated", "fitted"] = "simulated"
     assumptions: tuple[str, ...] = ()
-    _seen: dict[str, Replay] = field(default_factory=dict)
+    _kept: _Kept = field(init=False, repr=False, default_factory=_Kept)
 
     @property
     def band_percent(self) -> float:
         return error_percent(self.prepared.hardware, self.prepared.shape)[0]
 
-    def play(self, changes: Mapping[str, Any]) -> Replay:
-        """Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit."""
-        key = repr(sorted(changes.items(), key=lambda item: item[0]))
-        if key not in self._seen:
+    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
+        return self.steady(changes, factor).play(self.workload)
+
+    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
+        key = _key(changes, factor)
+        if key not in self._kept.steady:
             turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
-            self._seen[key] = turned.replay(self.workload, stop_after_s=self.stop_after_s)
-        return self._seen[key]
-
-    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
-        """The same where every step takes `factor` times as long. Raises as `play`."""
-        turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
-        return turned.replay(self.workload, stop_after_s=self.stop_after_s, step_factor=factor)
-
-    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> SimulatedRig:
-        """The same under a part of the load's requests, at another rate."""
-        return replace(self, workload=_slower(self.workload, rate_per_s, for_s), _seen={})
+            self._kept.steady[key] = Steady(
+                lambda load: self._kept.play(key, load, lambda: turned.settled(load, factor)),
+                self.workload,
+                turned.targets,
+            )
+        return self._kept.steady[key]
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""
@@ -103,23 +117,25 @@ class FittedRig:
     band_percent: float = 30.0
     confidence: Literal["simulated", "fitted"] = "fitted"
     eager_cost: FittedCost | None = None  # of steps replayed from graphs, where they are launched one by one
-    _seen: dict[str, Replay] = field(default_factory=dict)
+    _kept: _Kept = field(init=False, repr=False, default_factory=_Kept)
 
-    def play(self, changes: Mapping[str, Any]) -> Replay:
-        """Raises CapacityError if no request can run so."""
-        key = repr(sorted(changes.items(), key=lambda item: item[0]))
-        if key not in self._seen:
-            self._seen[key] = replay(self._setup(changes), self.workload)
-        return self._seen[key]
+    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
+        return self.steady(changes, factor).play(self.workload)
 
-    def play_at(self, changes: Mapping[str, Any], factor: float) -> Replay:
-        """The same where every step takes `factor` times as long. Raises as `play`."""
+    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
+        key = _key(changes, factor)
+        if key not in self._kept.steady:
+            self._kept.steady[key] = Steady(
+                lambda load: self._kept.play(key, load, lambda: self._replay(changes, factor, load)),
+                self.workload,
+                self.targets,
+            )
+        return self._kept.steady[key]
+
+    def _replay(self, changes: Mapping[str, Any], factor: float, load: Workload) -> Replay:
         setup = self._setup(changes)
-        return replay(replace(setup, cost=Scaled(setup.cost, factor)), self.workload)
-
-    def at_rate(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> FittedRig:
-        """The same under a part of the load's requests, at another rate."""
-        return replace(self, workload=_slower(self.workload, rate_per_s, for_s), _seen={})
+        cost = setup.cost if factor == 1.0 else Scaled(setup.cost, factor)
+        return replay(replace(setup, cost=cost, warm_up_s=warm_up_s(load)), load)
 
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         turned = self
@@ -135,13 +151,6 @@ class FittedRig:
             frontend=turned.frontend,
             targets=self.targets,
         )
-
-
-def _slower(workload: Workload, rate_per_s: float, for_s: float) -> Workload:
-    """So many seconds of arrivals, and enough of them to tell a share of good ones; of a trace no more than it has."""
-    wanted = min(MOST_OF_A_SHARE, max(FEWEST_OF_A_SHARE, int(for_s * rate_per_s)))
-    enough = workload.trace is not None and workload.count <= wanted
-    return (workload if enough else workload.first(wanted)).at_rate(rate_per_s)
 
 
 Turn = Callable[[FittedRig, Any], FittedRig]

@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from msgspec import structs
-
-from ...core.config import load_config
 from ...core.errors import CamshaftError
-from ...core.workload import Workload, load_workload
+from ...core.workload import Workload
 from ..evidence import Contradiction, Evidence, Setting, contradictions
 from ..loads import load_text
 from ..results import Targets
-from ..simulate import Prepared, Replay, prepare
-from ..simulate.steady import capacity_per_s, settles
-from .decide import decide, judged, overloaded, ranked
+from ..simulate import Prepared
+from .choose import effective, prepared_for, rig_for, says_load
+from .decide import decide, judged, ranked
+from .demand import Demand, demand
 from .dialect import in_sglang
 from .ends import Ends, as_it_is, at_the_ends, kept, none_at_the_ends, play_ends
 from .facts import about, memory, missing, title, told, wrong_release
-from .fit import fit, plain_and_drafted_ms
-from .fitted_cost import acceptance_of_each
 from .flags import flag_traps, has_knobs
-from .limits import hardware_limits, seen_limits
-from .load import fitted_load, paced
+from .limits import seen_limits
+from .load import paced
 from .memory import refused_at_start, refused_by_budget
 from .model import Confidence, Limit, Proof, Report, Verdict
 from .prove import WORTH, Objective, best_pair, prove, then_also
 from .rig import FittedRig, Rig, SimulatedRig
 from .rules import ALL, Rule, propose
 from .servers import Servers, servers_for
-from .situation import Situation, measured_kv_tokens
-from .subject import Subject, placed
+from .situation import Situation
+from .subject import Subject
 from .turns import turns
 from .unexplained import unexplained
 
-MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
-FULL_S = 40  # seconds of arrivals at a rate: a queue is then seen to grow
-AT_A_RATE = (160, 1024)  # the fewest requests, which take many steps where few run at once, and the most
 MOST_ALTERNATIVES = 6
-SURE = 1.02  # times the rate of a full server: above it work piles up
-SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
 Tell = Callable[[str], None]
 
@@ -84,10 +74,10 @@ def _diagnosed(
     rules: tuple[Rule, ...],
     tell: Tell,
 ) -> Report:
-    prepared = _prepared(subject, evidence, targets or Targets())
+    prepared = prepared_for(subject, evidence, targets or Targets())
     workload = paced(workload, evidence)
     situation = Situation(
-        subject, evidence, targets or Targets(), _effective(prepared, subject), workload or evidence.trace
+        subject, evidence, targets or Targets(), effective(prepared, subject), workload or evidence.trace
     )
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(
@@ -126,7 +116,7 @@ def _replayed(
     tell: Tell,
 ) -> Report:
     tell("replaying the load as it is")
-    rig, limits = _rig(situation, prepared, workload)
+    rig, limits = rig_for(situation, prepared, workload)
     try:
         seen = rig.play({})
     except CamshaftError as error:
@@ -143,9 +133,9 @@ def _replayed(
     unique = {repr(sorted(p.turned.items())): p for p in reversed(possible)}
     objective = Objective.of(situation, seen.result)
     tell("replaying it with knobs turned, one at a time")
-    proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), seen.result, limits))
-    capacity = _capacity(rig, situation, seen)
-    verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation), capacity)
+    asked = demand(situation, rig)
+    proofs = ranked(judged(situation, prove(rig, reversed(unique.values()), objective), limits, asked))
+    verdict = decide(situation, proofs, seen, limits, _confidence(rig, situation), asked)
     if _rests_on_assumed_steps(verdict, rig, situation):
         verdict = _too_thin(situation.subject)
     pair = best_pair(rig, proofs, objective)
@@ -153,22 +143,24 @@ def _replayed(
         (p for p in proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after), None
     )
     others = [proof for proof in proofs if proof is not chosen and abs(proof.gain) > 0.005]
-    told = [*judged(situation, [pair] if pair else [], seen.result, limits), *others[:MOST_ALTERNATIVES]]
+    told = [*judged(situation, [pair] if pair else [], limits, asked), *others[:MOST_ALTERNATIVES]]
     tried = chosen or (_runner_up(verdict, proofs) if seen.result.targets.any else None)
     tell("replaying it with all steps faster and slower")
     ends = play_ends(rig, tried.proposal.turned if tried else None)
-    verdict = _within_error(rig, verdict, tried, ends, objective)
+    verdict = _within_error(rig, verdict, tried, ends, objective, asked)
     gap = None
-    if isinstance(rig, SimulatedRig) and (workload is not None or _says_load(situation)):
+    if isinstance(rig, SimulatedRig) and (workload is not None or says_load(situation)):
         gap = unexplained(situation, seen.result)
     if gap and verdict.bottleneck == "none":
         verdict, gap = replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
     elif gap and verdict.at_the_ends:
         verdict, gap = replace(verdict, at_the_ends=f"{verdict.at_the_ends}. But {gap}"), None
-    servers = _servers(rig, situation, verdict, chosen, proofs, capacity, tell)
+    servers = _servers(rig, situation, verdict, chosen, proofs, asked, tell)
     if servers is not None and verdict.knob is None:
         verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
-    verdict = replace(verdict, advice=". ".join(_advice(verdict, chosen, pair, servers, prepared, limits)))
+    verdict = replace(
+        verdict, advice=". ".join(_advice(verdict, chosen, pair, servers, prepared, limits, asked))
+    )
     return replace(
         report,
         verdict=verdict,
@@ -192,6 +184,7 @@ def _advice(
     servers: Servers | None,
     prepared: Prepared | None,
     limits: Sequence[Limit],
+    asked: Demand,
 ) -> list[str]:
     """What else there is to say to whoever turns the knob, a sentence each."""
     advice = [verdict.advice] if verdict.advice else []
@@ -205,22 +198,13 @@ def _advice(
         )
     if chosen is not None and chosen.after.targets.any and not chosen.after.keeps_targets:
         advice.append(f"Even so {1 - chosen.after.good_share:.0%} of the requests miss the targets")
+    if chosen is not None and asked.overloaded and (short := asked.short_of(chosen.proposal.turned)):
+        advice.append(short)
     if servers is not None and verdict.knob is not None:
         advice.append(servers.sentence())
     if prepared is not None and prepared.flashinfer and not advice:
         advice.append("Without FlashInfer installed it does not start: see the assumptions")
     return advice
-
-
-def _capacity(rig: Rig, situation: Situation, seen: Replay) -> float | None:
-    """Requests that the server as it is gets through in a second while it is full; None where it is not overloaded."""
-    if not overloaded(situation, seen.result):
-        return None
-    try:
-        long = rig.at_rate(situation.rate_per_s).play({}) if situation.rate_per_s else seen
-    except CamshaftError:
-        long = seen
-    return capacity_per_s(long)
 
 
 def _servers(
@@ -229,26 +213,25 @@ def _servers(
     verdict: Verdict,
     chosen: Proof | None,
     proofs: Sequence[Proof],
-    capacity: float | None,
+    asked: Demand,
     tell: Tell,
 ) -> Servers | None:
     """How many servers the rate needs, where one does not keep up or keeps no targets even with the knob turned."""
-    rate = situation.rate_per_s
-    if not rate or situation.evidence.hint("concurrency") or verdict.confidence == "thin":
+    rate = asked.rate_per_s
+    if not rate or verdict.confidence == "thin":
         return None
-    as_it_is = rig.play({})
-    seen = as_it_is if chosen is None or chosen.replay is None else chosen.replay
-    enough = settles(seen) and (seen.result.keeps_targets or not seen.result.targets.any)
+    turned = {} if chosen is None else chosen.proposal.turned
+    result = rig.play(turned).result
+    carried = not asked.overloaded if chosen is None else asked.carried(turned)
+    enough = carried and (result.keeps_targets or not result.targets.any)
     if verdict.bottleneck != "offered_load" and (enough or (chosen is None and verdict.bottleneck != "none")):
         return None
-    done = situation.figure("completed_per_s") or (SURE * capacity if capacity else rate)
-    piles_up = verdict.bottleneck == "offered_load" or not settles(as_it_is)
-    tell(f"counting the servers for {rate:g} requests a second, by replays of equal shares")
+    tell(f"counting the servers for {rate:.3g} requests a second, by replays of equal shares")
     return servers_for(
         rig,
         rate,
         proofs,
-        max(2 if piles_up else 1, math.ceil(rate / done)),
+        math.ceil(rate / asked.done_per_s) if asked.told and asked.done_per_s else 1,
         lambda share: [turn for turn in turns(situation, share) if has_knobs(situation.subject, turn.turned)],
     )
 
@@ -261,9 +244,12 @@ def _runner_up(verdict: Verdict, proofs: Sequence[Proof]) -> Proof | None:
 
 
 def _within_error(
-    rig: Rig, verdict: Verdict, tried: Proof | None, ends: Ends | None, objective: Objective
+    rig: Rig, verdict: Verdict, tried: Proof | None, ends: Ends | None, objective: Objective, asked: Demand
 ) -> Verdict:
     """The verdict with what becomes of it at the ends of the error."""
+    if verdict.knob is None and (turns := asked.turns_at(min(90.0, rig.band_percent))):
+        told = f"this is within the error of the prediction: {turns}"
+        return replace(verdict, at_the_ends=told, within_error=True)
     if tried is None or ends is None:
         return verdict
     if verdict.knob is not None:
@@ -283,94 +269,6 @@ def _rests_on_assumed_steps(verdict: Verdict, rig: Rig, situation: Situation) ->
         return False
     piles_up = situation.figure("completed_per_s") or situation.evidence.trend("waiting") == "rising"
     return verdict.bottleneck == "none" or (verdict.bottleneck == "offered_load" and not piles_up)
-
-
-def _prepared(subject: Subject, evidence: Evidence, targets: Targets) -> Prepared | None:
-    """The configuration on its device, where model and device are known."""
-    if subject.hardware is None or subject.shape is None:
-        return None
-    values = {name: value for name, value in subject.given.items() if name != "num_speculative_tokens"}
-    drafts = values.get("speculative_config")
-    rate = evidence.value("acceptance_rate")
-    if isinstance(drafts, Mapping) and rate and "acceptance" not in drafts:
-        drafted = int(drafts.get("num_speculative_tokens") or 3)
-        values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
-    with placed(subject):
-        loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
-        found = prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
-    holds = measured_kv_tokens(evidence)
-    return found.holding(int(holds)) if holds else found
-
-
-def _effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
-    if prepared is None:
-        return dict(subject.given)
-    values = {name: entry.value for name, entry in prepared.values.items() if entry.value is not None}
-    return {**prepared.foreign, **values}
-
-
-def _rig(
-    situation: Situation, prepared: Prepared | None, workload: Workload | None
-) -> tuple[Rig, list[Limit]]:
-    """What to replay on: the cost model where model and device are known, step times fitted from the evidence otherwise."""
-    if prepared is None or None not in plain_and_drafted_ms(situation):
-        return fit(situation, workload), []
-    chosen, notes = workload, ()
-    if chosen is None and _says_load(situation):
-        load = fitted_load(situation)
-        chosen, notes = load.workload, load.assumptions
-    elif chosen is None:
-        chosen, notes = (
-            situation.evidence.trace or load_workload("chat"),
-            ("the load is the preset chat: none was given",),
-        )
-    chosen = _bounded(chosen)
-    rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
-    return _as_slow_as_seen(rig, situation), hardware_limits(prepared, chosen)
-
-
-def _as_slow_as_seen(rig: SimulatedRig, situation: Situation) -> SimulatedRig:
-    """In eager mode a host may launch kernels slower than the sheet's: as slow as the observed step says."""
-    prepared = rig.prepared
-    told = situation.figure("tpot_ms", "mean", "p50") or situation.figure("itl_ms", "p50", "mean")
-    if prepared.value("enforce_eager") is not True or not told or situation.speculation:
-        return rig
-    try:
-        replayed = rig.play({}).result.tpot_ms
-    except CamshaftError:
-        return rig
-    if replayed is None or told < SLOWER * replayed.p50:
-        return rig
-    each_us = told * 1e3 / prepared.shape.num_layers
-    host = structs.replace(prepared.hardware.host, eager_layer_launch_us=each_us)
-    slow = prepare(
-        prepared.loaded,
-        structs.replace(prepared.hardware, host=host),
-        prepared.shape,
-        engine=prepared.engine,
-        targets=prepared.targets,
-        unseen_bytes=prepared.unseen_bytes,
-    )
-    note = (
-        f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
-        f"{replayed.p50:.1f} ms for it"
-    )
-    return SimulatedRig(slow, rig.workload, rig.stop_after_s, assumptions=(*rig.assumptions, note))
-
-
-def _says_load(situation: Situation) -> bool:
-    return bool(situation.evidence.load or situation.concurrency or situation.rate_per_s)
-
-
-def _bounded(workload: Workload) -> Workload:
-    """So many requests that a diagnosis stays quick: twice as many as run at once, or what arrives in FULL_S."""
-    wanted = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
-    fewest, most = AT_A_RATE
-    if workload.shape.arrival.kind == "sessions":
-        return workload.first(max(8, min(32, 2 * (workload.concurrency or 8))))
-    if rate := workload.summary().rate:
-        wanted = max(fewest, min(most, round(FULL_S * rate)))
-    return workload.first(wanted) if workload.count > wanted else workload
 
 
 def _undecided(found: Sequence[str]) -> Verdict:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import CamshaftError
-from ..results import GOOD_SHARE, Targets
 from ..simulate import Replay
-from ..simulate.steady import settles
+from ..simulate.steady import OPENING_S
 from .model import Proof, Proposal
-from .rig import ARRIVALS_S, Rig
+from .rig import Rig
 
 MOST = 4096  # servers
 PRECISION = 0.1  # of a number of servers that is large
 CANDIDATES = 4  # proved turns that are tried on each share
 MOST_TRIES = 24  # replays of turned shares before only what held is tried
-OPENING_S = 15.0  # of arrivals, played first: most shares that miss the targets are seen to
 NEAR = 0.5  # of the requests good: fewer are not worth a word
 
 
@@ -103,8 +101,7 @@ def servers_for(
     rate.
     """
     try:
-        shares = _Shares(rig, rate_per_s, rig.play({}).result.targets)
-        return _searched(shares, _Turns(shares, propose, _lossless(proofs)), at_least)
+        return _searched(_Turns(rig, rate_per_s, propose, _lossless(proofs)), at_least)
     except CamshaftError:
         return None
 
@@ -114,45 +111,11 @@ def _lossless(proofs: Sequence[Proof]) -> list[Proposal]:
 
 
 @dataclass(slots=True)
-class _Shares:
-    """Replays of a share of the load, each played once."""
-
-    rig: Rig
-    rate_per_s: float
-    targets: Targets
-    _rigs: dict[tuple[int, float], Rig] = field(default_factory=dict)  # they keep what they played
-
-    def at(self, servers: int, for_s: float = ARRIVALS_S) -> Rig:
-        """What plays the share of one of so many servers."""
-        if (servers, for_s) not in self._rigs:
-            self._rigs[servers, for_s] = self.rig.at_rate(self.rate_per_s / servers, for_s)
-        return self._rigs[servers, for_s]
-
-    def keeps_up(self, servers: int) -> bool:
-        return settles(self.at(servers).play({}))
-
-    def keeps(self, servers: int, turned: Mapping[str, Any]) -> bool:
-        """Whether nothing piles up and, with targets, so many requests are good."""
-        return not self.misses_early(servers, turned) and self.held(self.at(servers).play(turned))
-
-    def held(self, replayed: Replay) -> bool:
-        return settles(replayed) and (replayed.result.keeps_targets or not self.targets.any)
-
-    def misses_early(self, servers: int, turned: Mapping[str, Any]) -> bool:
-        """Whether more requests of the first seconds miss the targets than may of all."""
-        opening, whole = self.at(servers, OPENING_S), self.at(servers)
-        if not self.targets.any or 2 * opening.workload.count > whole.workload.count:
-            return False
-        result = opening.play(turned).result
-        missed = (1 - result.good_share) * opening.workload.count
-        return missed > (1 - GOOD_SHARE) * whole.workload.count
-
-
-@dataclass(slots=True)
 class _Turns:
     """The turns that are tried on a share: what held on another one, what its own replay suggests, what was proved."""
 
-    shares: _Shares
+    rig: Rig
+    rate_per_s: float
     propose: Propose
     proved: Sequence[Proposal]
     tries: int = 0
@@ -173,7 +136,7 @@ class _Turns:
         """Each once; after many replays only what held before."""
         if self.tries >= MOST_TRIES:
             return self.held[:1]
-        seen = self.shares.at(servers, OPENING_S).play({})
+        seen = self.rig.steady({}).at(self.rate_per_s / servers, OPENING_S)
         suggested = [proposal for proposal in self.propose(seen) if not proposal.lossy]
         listed = (*self.held, *suggested, *self.proved)
         return list({repr(sorted(p.turned.items())): p for p in listed}.values())
@@ -181,49 +144,44 @@ class _Turns:
     def _holds(self, servers: int, proposal: Proposal) -> bool:
         self.tries += 1
         try:
-            return self.shares.keeps(servers, proposal.turned)
+            return self.rig.steady(proposal.turned).holds(self.rate_per_s / servers)
         except CamshaftError:
             return False
 
 
-def _searched(shares: _Shares, turns: _Turns, at_least: int) -> Servers:
-    targets = shares.targets
-    enough = fewest(shares.keeps_up, at_least)
-    kept = fewest(lambda n: shares.keeps(n, {}), max(2, enough or at_least)) if targets.any else None
+def _searched(turns: _Turns, at_least: int) -> Servers:
+    rate, server = turns.rate_per_s, turns.rig.steady({})
+    targets = server.targets
+    enough = fewest(lambda n: server.carries(rate / n), at_least)
+    kept = fewest(lambda n: server.holds(rate / n), max(2, enough or at_least)) if targets.any else None
     needed = kept if targets.any else enough
     turned = fewest(lambda n: turns.holding(n) is not None, 1, known=needed)
     if turned is None or (needed is not None and turned >= needed):
-        return Servers(shares.rate_per_s, enough, kept, targets.describe())
-    return Servers(
-        shares.rate_per_s,
-        enough,
-        kept,
-        targets.describe(),
-        turns.holding(turned),
-        turned,
-        _near(turns, turned - 1),
-    )
+        return Servers(rate, enough, kept, targets.describe())
+    near = _near(turns, turned - 1)
+    return Servers(rate, enough, kept, targets.describe(), turns.holding(turned), turned, near)
 
 
 def _near(turns: _Turns, servers: int) -> Near | None:
     """What comes nearest with one server fewer, where half the requests or more are good with it."""
-    shares = turns.shares
-    if not servers or not shares.targets.any or turns.tries >= MOST_TRIES:
+    rig = turns.rig
+    if not servers or not rig.steady({}).targets.any or turns.tries >= MOST_TRIES:
         return None
-    best: tuple[float, Proposal] | None = None
+    rate, best = turns.rate_per_s / servers, None
     for proposal in turns.candidates(servers):
         try:
-            if shares.misses_early(servers, proposal.turned):
+            server = rig.steady(proposal.turned)
+            if server.misses_early(rate):
                 continue
-            share = shares.at(servers).play(proposal.turned).result.good_share
+            share = server.at(rate).result.good_share
         except CamshaftError:
             continue
         best = (share, proposal) if best is None or share > best[0] else best
     if best is None or best[0] < NEAR:
         return None
-    percent = min(90.0, shares.rig.band_percent)
-    faster = shares.at(servers).play_at(best[1].turned, 1 - percent / 100)
-    return Near(servers, best[1], best[0], percent if shares.held(faster) else 0.0)
+    percent = min(90.0, rig.band_percent)
+    faster = rig.steady(best[1].turned, 1 - percent / 100)
+    return Near(servers, best[1], best[0], percent if faster.holds(rate) else 0.0)
 
 
 def fewest(holds: Callable[[int], bool], at_least: int, known: int | None = None) -> int | None:

@@ -44,6 +44,7 @@ class Subject:
     device: Device | None = None  # as the flag checker knows it
     configuration: Configuration | None = None  # for the flag checker
     overridden: frozenset[str] = frozenset()  # knobs that are not as the configuration writes them
+    bare: str | None = None  # what it means that only a model was named
     sglang: bool = False  # the server is SGLang's: knobs are read and told in its names
     notes: tuple[str, ...] = field(default=())
 
@@ -89,7 +90,11 @@ def read_subject(
         hardware = _unnamed(Path(source), values, notes)
         named = None if hardware is None else hardware.name
     shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
+    alone = (
+        own and configuration is None and source is not None and kind.name == "camshaft" and engine is None
+    )
     return Subject(
+        bare=judged_as_own(source) if alone else None,
         label=source or "the observed server",
         given=values,
         engine=kind,
@@ -102,6 +107,15 @@ def read_subject(
         sglang=sglang,
         notes=tuple(notes),
     )
+
+
+def judged_as_own(name: str) -> str | None:
+    """That a model named alone is judged as this engine serves it; None for a preset, which says whose it is."""
+    try:
+        find_source(name)
+    except ConfigError:
+        return "a model alone, with this engine's defaults; --engine vllm predicts vLLM's"
+    return None
 
 
 def named_config(name: str, overrides: Iterable[str] = ()) -> LoadedConfig:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...core.errors import EvidenceError
 from .model import Event, Evidence, Figure, Sample, Setting
+from .queue import growth_per_s
 from .startup import startup_events, startup_settings
 from .vocabulary import read_value, understand
 
@@ -233,6 +234,7 @@ def _summarise(evidence: Evidence, source: str) -> None:
     if not evidence.samples:
         return
     where = f"{source}: {len(evidence.samples)} lines of statistics"
+    _grows(evidence, where)
     names = dict.fromkeys(name for sample in evidence.samples for name in sample.values)
     for name in names:
         values = [s.values[name] for s in evidence.samples if name in s.values]
@@ -247,3 +249,14 @@ def _summarise(evidence: Evidence, source: str) -> None:
             evidence.figures.append(
                 Figure(name=name, value=max(values), source=where, statistic="max", derived=True)
             )
+
+
+def _grows(evidence: Evidence, where: str) -> None:
+    """What is in the server and grows, over three lines and more in which somebody waits."""
+    counted = [s for s in evidence.samples if "waiting" in s.values and "running" in s.values]
+    held = [sample.values["running"] + sample.values["waiting"] for sample in counted]
+    if len(counted) < 3 or not counted[-1].values["waiting"]:
+        return
+    growth = growth_per_s([sample.at_s for sample in counted], held)
+    if growth is not None:
+        evidence.figures.append(Figure(name="queue_growth_per_s", value=growth, source=where, derived=True))

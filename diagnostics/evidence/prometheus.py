@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...core.errors import EvidenceError
 from .model import Evidence, Figure, Setting
+from .queue import growth_per_s
 from .vocabulary import Meaning, understand
 
 FEW_REQUESTS = 20  # below it percentiles are single requests
@@ -224,12 +225,23 @@ def _derive(evidence: Evidence, now: Scrape, before: Scrape | None, seconds: flo
         evidence.figures.append(
             Figure(name="completed_per_s", value=done / seconds, source=where, derived=True)
         )
+    if before is not None and seconds and now.total("vllm:num_requests_waiting"):
+        growth = growth_per_s([0.0, seconds], [_held(before), _held(now)])
+        if growth is not None:
+            evidence.figures.append(
+                Figure(name="queue_growth_per_s", value=growth, source=where, derived=True)
+            )
     drafted = _change(now, before, "vllm:spec_decode_num_draft_tokens_total")
     kept = _change(now, before, "vllm:spec_decode_num_accepted_tokens_total")
     if drafted:
         evidence.figures.append(
             Figure(name="acceptance_rate", value=(kept or 0.0) / drafted, source=where, derived=True)
         )
+
+
+def _held(page: Scrape) -> float:
+    """Requests in the server."""
+    return sum(page.total(f"vllm:num_requests_{what}") or 0.0 for what in ("running", "waiting"))
 
 
 def _cache_settings(page: Scrape) -> list[Setting]:

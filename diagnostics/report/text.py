@@ -115,6 +115,8 @@ def about_lines(report: Report) -> list[str]:
     lines = [f"load: {told['load']}"] if "load" in told else []
     if "version" in told:
         lines.append(f"engine: {told['engine']} {told['version']}")
+    elif "judged" in told:
+        lines.append(f"engine: {told['engine']}: {told['judged']}")
     return [*lines, *slo_lines(report.slo)]
 
 

@@ -43,7 +43,15 @@ from .engines import EngineKind, watermark
 from .modelled import unmodelled
 from .replay import Replay, Setup, replay
 from .room import room_of
-from .settled import captured, require_release, say_assumed_scheme, sharing_copies, with_vllm_defaults
+from .settled import (
+    attention_in_graphs,
+    captured,
+    require_release,
+    say_assumed_scheme,
+    sharing_copies,
+    with_vllm_defaults,
+)
+from .steady import warm_up_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,24 +135,26 @@ class Prepared:
             return kv_tokens / self.settings.max_model_len * self.budget.one_request_bytes
         return kv_tokens * self.budget.bytes_per_token
 
-    def replay(
-        self, workload: Workload, *, stop_after_s: float | None = None, step_factor: float = 1.0
-    ) -> Replay:
-        """Plays a workload, every step `step_factor` times as long as predicted.
+    def replay(self, workload: Workload, *, warm_up_s: float = 0.0, step_factor: float = 1.0) -> Replay:
+        """Plays a workload, every step `step_factor` times as long as predicted; what arrives in `warm_up_s` is not counted.
 
         Raises CapacityError with the arithmetic if the configuration cannot start, ConfigError if its parts cannot.
         """
         self._require_whole_heads()
         self.budget.require_fit()
         copies = int(self.value("data_parallel_size") or 1)
-        setup = self.setup(workload, copies, stop_after_s)
+        setup = replace(self.setup(workload, copies), warm_up_s=warm_up_s)
         if step_factor != 1.0:
             setup = replace(setup, cost=Scaled(setup.cost, step_factor))
         done = replay(setup, _share(workload, copies))
         if copies == 1:
             return done
         rates = {name: getattr(done.result, name) * copies for name in _RATES}
-        return replace(done, result=replace(done.result, **rates))
+        return replace(done, result=replace(done.result, **rates), copies=copies)
+
+    def settled(self, workload: Workload, step_factor: float = 1.0) -> Replay:
+        """As `replay`, without the start of a load that arrives at a rate."""
+        return self.replay(workload, warm_up_s=warm_up_s(workload), step_factor=step_factor)
 
     def _require_whole_heads(self) -> None:
         """vLLM refuses a model whose attention heads do not divide by the devices that share a layer."""
@@ -154,7 +164,7 @@ class Prepared:
                 f"tensor_parallel_size: {self.shape.num_heads} attention heads do not divide by {parts}"
             )
 
-    def setup(self, workload: Workload, copies: int = 1, stop_after_s: float | None = None) -> Setup:
+    def setup(self, workload: Workload, copies: int = 1) -> Setup:
         """The simulation's inputs for one workload."""
         summary = workload.summary()
         longest = summary.input_tokens_max + summary.output_tokens_max
@@ -183,7 +193,6 @@ class Prepared:
             frontend=frontend,
             targets=self.targets,
             jitter=self.hardware.jitter,
-            stop_after_s=stop_after_s,
             error_band={
                 "tpot_percent": tpot_percent,
                 "ttft_percent": ttft_percent,
@@ -267,7 +276,9 @@ def prepare(
     room = room_of(shape, hardware, settings, engine, offload, flashinfer, assumptions)
     budget = room.budget
     require_release(engine)
-    cost = step_cost(resolved.values, hardware, shape, max(batches, default=0), assumptions, copies, room)
+    whole = attention_in_graphs(foreign, engine)
+    largest = max(batches, default=0)
+    cost = step_cost(resolved.values, hardware, shape, largest, assumptions, copies, room, whole)
     return Prepared(
         loaded=written,
         engine=engine,

@@ -82,6 +82,7 @@ class Recorder:
 
     max_num_seqs: int
     longest_output: int = 0
+    warm_up_s: float = 0.0  # gaps before are not counted
     records: list[RequestRecord] = field(default_factory=list)
     details: list[Detail] = field(default_factory=list)
     _steps: list[tuple[float, ...]] = field(default_factory=list, repr=False)
@@ -119,7 +120,7 @@ class Recorder:
         gaps = now_s - self._last_token_s[rows]
         self._last_token_s[rows] = now_s
         known = gaps[~np.isnan(gaps)]
-        if not len(known):
+        if not len(known) or now_s < self.warm_up_s:
             return
         if self._own_gaps is not None:
             second = rows[~np.isnan(gaps)]

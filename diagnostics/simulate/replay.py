@@ -35,7 +35,9 @@ class Setup:
     max_queued_requests: int | None = None  # beyond it a request is refused, as the server would
     jitter: Jitter | None = None  # how the machine's steps scatter, if that was measured
     seed: int = 0  # of what is drawn from it
-    stop_after_s: float | None = None  # of simulated time; what has not ended by then is left out
+    warm_up_s: float = (
+        0.0  # of arrivals that are played and not counted: an empty server is faster than a busy one
+    )
     error_band: dict[str, object] = field(default_factory=dict)
 
 
@@ -49,8 +51,8 @@ class Replay:
     queue_ms: Distribution | None  # from being sent to the first step
     kv_tokens: int
     frontend_busy: float  # share of the HTTP processes' time
-    unfinished: int
-    records: tuple[RequestRecord, ...] = ()  # as they ended
+    records: tuple[RequestRecord, ...] = ()  # as they ended, those of the warm-up too
+    copies: int = 1  # that share the load; log and records are of one, the result's rates of all
 
     def after_start(self) -> list[RequestRecord]:
         """The requests but those that were all sent at the very start, as the clients of a closed loop are.
@@ -63,7 +65,7 @@ class Replay:
 
 
 def replay(setup: Setup, workload: Workload) -> Replay:
-    """Runs the workload to its end (or to `stop_after_s`).
+    """Runs the workload to its end.
 
     Requests that can never run count as failed. Raises CapacityError if that is all of them, Stall if the
     policy admits nobody for good.
@@ -83,7 +85,8 @@ class _Simulation:
         params = setup.params
         self.scheduler = Scheduler(params, setup.policy, Ledger(max_steps=2, max_requests=1))
         longest = max((r.output_tokens for r in workload.requests()), default=1)
-        self.recorder = Recorder(params.max_num_seqs, longest if setup.targets.itl_ms is not None else 0)
+        own_gaps = longest if setup.targets.itl_ms is not None else 0
+        self.recorder = Recorder(params.max_num_seqs, own_gaps, setup.warm_up_s)
         self.cached = params.enable_prefix_caching  # then prompts need tokens of their own
         self.idle_s = 0.0
         self.told: dict[str, tuple[WorkloadRequest, float]] = {}
@@ -102,8 +105,7 @@ class _Simulation:
         )
 
     def run(self) -> Replay:
-        stop = self.setup.stop_after_s
-        while stop is None or self.clock.now_s < stop:
+        while True:
             self._arrivals()
             plan = self.scheduler.schedule(self.clock.now_s)
             for request in self.scheduler.take_rejected():
@@ -209,8 +211,9 @@ class _Simulation:
             raise CapacityError(f"no request of the workload can run: {recorder.records[-1].error}")
         gaps, counts = recorder.gaps()
         prefix = self.scheduler.kv.prefix
+        counted = [record for record in recorder.records if record.arrival_s >= setup.warm_up_s]
         result = summarise(
-            recorder.records,
+            counted,
             gaps,
             gap_weights=counts,
             targets=setup.targets,
@@ -219,7 +222,7 @@ class _Simulation:
             error_band=dict(setup.error_band),
         )
         sent_s = np.array([record.arrival_s for record in recorder.records])
-        piled = _piles_up(log, sent_s, len(self.told))
+        piled = _piles_up(log, sent_s)
         busy = self.clients.frontend.busy_s / self.clock.now_s if self.clock.now_s else 0.0
         return Replay(
             replace(result, saturated=result.saturated or piled),
@@ -228,7 +231,6 @@ class _Simulation:
             Distribution.of([detail.queue_ms for detail in recorder.details]),
             setup.params.num_blocks * setup.params.block_size,
             busy,
-            len(self.told),
             tuple(recorder.records),
         )
 
@@ -245,12 +247,12 @@ def _kv_use(log: StepLog, params: SchedulerParams, hit_rate: float | None) -> Kv
     return KvUse(params.num_blocks, int(used.max(initial=0)), waste, hit_rate)
 
 
-def _piles_up(log: StepLog, sent_s: np.ndarray, unfinished: int) -> bool:
+def _piles_up(log: StepLog, sent_s: np.ndarray) -> bool:
     """Whether work arrives faster than it ends: the queue in the last fifth of the arrivals is longer by half
     than in the middle, and longer than a tenth of what runs.
     """
     if not len(log.columns) or len(sent_s) < 20:
-        return unfinished > 0
+        return False
     ends, waiting, running = log.column("end_s"), log.column("waiting"), log.column("running")
     last = float(sent_s.max())
     middle = (ends > 0.3 * last) & (ends <= 0.5 * last)

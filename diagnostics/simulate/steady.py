@@ -1,40 +1,135 @@
-"""A replay without its ends: whether work piles up in it, and how many requests a second a full server gets through."""
+"""What a server carries for good, whatever the length of a replay: its rate when full, and whether a rate holds.
+
+A server that starts empty is faster at first, for minutes where it is nearly full. So no replay from empty says
+whether work piles up: what a full server gets through does, and shares of good requests leave the start out.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from ...core.workload import Workload
+from ..results import GOOD_SHARE, Targets
 from .replay import Replay
 
-FULL = 0.9  # of the most that ran at once
-FEWEST = 50  # requests done while the server was full: of fewer a rate says little
+ARRIVALS_S = 40.0  # of a load at a rate
+FEWEST, MOST = (
+    120,
+    1200,
+)  # requests of it: enough to tell a share of good ones, and each takes a millisecond or two
+OPENING_S = 15.0  # of arrivals, played first: most rates that miss the targets are seen to
+WARM_UP = 0.25  # of the arrivals at a rate
+GENERATIONS = 5  # of requests that run at once, which a full server is watched for
+FIRST_CROWD, LARGEST_CROWD = 64, 8000
+
+Play = Callable[[Workload], Replay]
 
 
-def settles(replayed: Replay) -> bool:
-    """Whether no queue builds up, nor do requests that run: no more than by chance from the middle of the arrivals on."""
-    if replayed.result.saturated:
-        return False
-    log = replayed.log
-    last_s = max((record.arrival_s for record in replayed.records), default=0.0)
-    ends, there = log.column("end_s"), log.column("running") + log.column("waiting")
-    middle = there[(ends > 0.4 * last_s) & (ends <= 0.6 * last_s)]
-    tail = there[(ends > 0.8 * last_s) & (ends <= last_s)]
-    if not len(middle) or not len(tail):
-        return True
-    usual = float(middle.mean())
-    return float(tail.mean()) <= 1.05 * usual + 2 * math.sqrt(usual)
+def at_rate(load: Workload, rate_per_s: float, for_s: float = ARRIVALS_S) -> Workload:
+    """So many seconds of the load's requests arriving at a rate; of a trace no more than it has.
 
-
-def capacity_per_s(replayed: Replay) -> float | None:
-    """Requests done a second while somebody waited and nearly the most ran; None where those are too few to say.
-
-    Without the time in which the server fills and empties: that says how long the load was.
+    Raises ConfigError for a load without times.
     """
-    log = replayed.log
-    running, ends = log.column("running"), log.column("end_s")
-    full = ends[(running >= FULL * running.max(initial=0)) & (log.column("waiting") > 0)]
-    if not len(full):
+    wanted = wanted_at(rate_per_s, for_s)
+    enough = load.trace is not None and load.count <= wanted
+    return (load if enough else load.first(wanted)).at_rate(rate_per_s)
+
+
+def wanted_at(rate_per_s: float, for_s: float = ARRIVALS_S) -> int:
+    """The requests of a replay at a rate."""
+    return min(MOST, max(FEWEST, round(for_s * rate_per_s)))
+
+
+def warm_up_s(load: Workload) -> float:
+    """The first of the arrivals, where requests arrive at random at a rate; 0 for clients and traces."""
+    arrival = load.shape.arrival
+    return WARM_UP * arrival.requests / arrival.rate if arrival.kind == "poisson" else 0.0
+
+
+def capacity_per_s(play: Play, load: Workload) -> float | None:
+    """Requests (of sessions: sessions) a second that a full server gets through; None for a load too short to fill it.
+
+    Everything arrives at once, five times as many as run together or more. The rate is that of the middle half of the
+    ends: before it those that run are all young, after it the server empties.
+    """
+    each = load.first(1).count  # of a session; 1 of anything else
+    most = load.count if load.trace is not None else LARGEST_CROWD // each
+    wanted = min(FIRST_CROWD, most)
+    while True:
+        crowd = load.first(wanted).at_concurrency(wanted)
+        seen = play(crowd)
+        ends = np.sort([r.finished_s for r in seen.records if r.finished_s is not None])
+        together = _together(seen, ends)
+        if together is not None and len(ends) >= GENERATIONS * together:
+            middle = len(ends) // 2
+            rate = seen.copies * middle / float(ends[len(ends) // 4 + middle] - ends[len(ends) // 4])
+            return rate * wanted / crowd.count
+        if wanted == most:
+            return None
+        wanted = min(most, GENERATIONS * wanted)
+
+
+def _together(seen: Replay, ends: np.ndarray) -> float | None:
+    """Requests that run at once on average in the middle half of the ends; None where seldom somebody waits then.
+
+    They wait for the engine, or for the processes before it.
+    """
+    if len(ends) < 4:
         return None
-    start_s, end_s = float(full[0]), float(full[-1])
-    done = sum(r.finished_s is not None and start_s < r.finished_s <= end_s for r in replayed.records)
-    return done / (end_s - start_s) if done >= FEWEST else None
+    at_s = seen.log.column("end_s")
+    inside = (at_s > ends[len(ends) // 4]) & (at_s <= ends[3 * len(ends) // 4])
+    if not inside.any():
+        return None
+    waits = float((seen.log.column("waiting")[inside] > 0).mean())
+    full = waits > 0.9 or seen.frontend_busy > 0.9
+    return float(seen.log.column("running")[inside].mean()) if full else None
+
+
+@dataclass(slots=True)
+class Steady:
+    """One server under a load's requests at any rate. `play` leaves the warm-up out; what was played is kept."""
+
+    play: Play
+    load: Workload
+    targets: Targets
+    _capacity: list[float | None] = field(default_factory=list)
+    _seen: dict[tuple[float, float], Replay] = field(default_factory=dict)
+
+    @property
+    def capacity_per_s(self) -> float | None:
+        """As the function says. Raises as `play`."""
+        if not self._capacity:
+            self._capacity.append(capacity_per_s(self.play, self.load))
+        return self._capacity[0]
+
+    def at(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> Replay:
+        """The replay at a rate."""
+        if (rate_per_s, for_s) not in self._seen:
+            self._seen[rate_per_s, for_s] = self.play(at_rate(self.load, rate_per_s, for_s))
+        return self._seen[rate_per_s, for_s]
+
+    def carries(self, rate_per_s: float) -> bool:
+        """Whether nothing piles up at a rate: by the full server, or by the replay where the load does not fill it."""
+        full = self.capacity_per_s
+        return rate_per_s < full if full is not None else not self.at(rate_per_s).result.saturated
+
+    def holds(self, rate_per_s: float) -> bool:
+        """Whether nothing piles up and, with targets, so many requests are good."""
+        if self.targets.any:
+            played = (rate_per_s, ARRIVALS_S) in self._seen
+            if not played and self.misses_early(rate_per_s):
+                return False
+            if not self.at(rate_per_s).result.keeps_targets:
+                return False
+        return self.carries(rate_per_s)
+
+    def misses_early(self, rate_per_s: float) -> bool:
+        """Whether more requests of the first seconds miss the targets than may of all."""
+        opening, whole = (at_rate(self.load, rate_per_s, s).count for s in (OPENING_S, ARRIVALS_S))
+        if 2 * opening > whole:
+            return False
+        result = self.at(rate_per_s, OPENING_S).result
+        return (1 - result.good_share) * result.requests > (1 - GOOD_SHARE) * (1 - WARM_UP) * whole

@@ -14,8 +14,10 @@ from ...policies.registry import load_policy
 from ..results import NAIVE_REQUESTS, Result, Targets
 from .prepare import Prepared
 from .replay import Replay
+from .steady import Steady
 
 RATE_PRECISION = 0.03
+SHOWN = (0.5, 0.7, 0.9)  # of what a full server gets through: rates that are shown where no target sets one
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +86,46 @@ class Highest:
     result: Result | None
     tried: list[Row]
     reason: str = ""  # why no rate holds
+    capacity_per_s: float | None = None  # of a full server, whatever the targets
 
 
 def until_saturation(
-    prepared: Prepared,
-    workload: Workload,
-    most_requests: int = 400,
-    watch: Callable[[Row, bool], None] | None = None,
+    prepared: Prepared, workload: Workload, watch: Callable[[Row, bool], None] | None = None
 ) -> Highest:
-    """The highest rate at which work does not pile up and 95 % of the requests keep the targets.
+    """The highest rate that a server carries for good and at which 95 % of the requests keep the targets.
 
-    Doubles the rate until it breaks and halves the interval until it is known to 3 %. Requests are those
-    of the workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break
-    the targets one at a time, or even a trickle.
+    Below what a full server gets through, halves the interval until the rate is known to 3 %. Requests are those of the
+    workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break the targets
+    one at a time, or even a trickle.
     """
-    load = workload.first(min(most_requests, workload.count))
-    tried: list[Row] = []
     if prepared.targets.any:
-        few = load.first(min(NAIVE_REQUESTS, load.count))
+        few = workload.first(min(NAIVE_REQUESTS, workload.count))
         alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
         if alone.result is None or not alone.result.keeps_targets:
             return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result, prepared.targets))
+    server = Steady(prepared.settled, workload, prepared.targets)
+    tried: list[Row] = []
 
     def holds(rate: float) -> bool:
-        row = _row(f"{rate:.3g}/s", rate, lambda: prepared.replay(load.at_rate(rate)))
+        row = _row(f"{rate:.3g}/s", rate, lambda: server.at(rate))
+        kept = row.result is not None and server.holds(rate)
         tried.append(row)
-        found = row.result
-        kept = found is not None and not found.saturated and found.completed > 0 and found.keeps_targets
         if watch is not None:
             watch(row, kept)
         return kept
 
-    low, high = _bracket(holds, _first_rate(prepared, load))
+    full = server.capacity_per_s
+    if full and not prepared.targets.any:
+        for share in SHOWN:
+            holds(share * full)
+        return Highest(full, tried[-1].result, tried, capacity_per_s=full)
+    low, high = _bracket(holds, full / 2 if full else _first_rate(prepared, workload), full)
     while low and high / low > 1 + RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
     best = next((row.result for row in reversed(tried) if row.value == low), None)
     tried.sort(key=lambda row: row.value)
-    return Highest(low, best, tried, "" if low else "even a trickle misses the targets")
+    return Highest(low, best, tried, "" if low else "even a trickle misses the targets", full)
 
 
 def _alone_text(result: Result | None, targets: Targets) -> str:
@@ -135,12 +139,12 @@ def _alone_text(result: Result | None, targets: Targets) -> str:
     )
 
 
-def _bracket(holds: Callable[[float], bool], rate: float) -> tuple[float, float]:
-    """A rate that holds and one that does not, at most a factor 2 apart; (0, rate) if none holds."""
+def _bracket(holds: Callable[[float], bool], rate: float, most: float | None) -> tuple[float, float]:
+    """A rate that holds and one that does not (`most`, where it is known); (0, rate) if none holds."""
     if holds(rate):
-        while rate < 1e6 and holds(rate * 2):
+        while most is None and rate < 1e6 and holds(rate * 2):
             rate *= 2
-        return rate, rate * 2
+        return rate, most or rate * 2
     for _ in range(14):
         if holds(rate / 2):
             return rate / 2, rate
@@ -149,9 +153,8 @@ def _bracket(holds: Callable[[float], bool], rate: float) -> tuple[float, float]
 
 
 def _first_rate(prepared: Prepared, workload: Workload) -> float:
-    """A first guess: half of what a crowd of clients gets through."""
-    crowd = min(workload.count, prepared.params.max_num_seqs)
-    result = prepared.replay(workload.at_concurrency(max(1, crowd))).result
+    """A first guess, where the load does not fill the server: half of what a crowd of clients gets through."""
+    result = prepared.replay(workload.at_concurrency(workload.count)).result
     return max(1e-3, result.throughput_requests_per_s / 2)
 
 

@@ -7,15 +7,18 @@ from functools import cache
 import pytest
 
 from camshaft.core.config import load_config
-from camshaft.core.workload import load_workload
+from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Proposal, Report, diagnose, read_subject
+from camshaft.diagnostics.diagnose.demand import Demand, demand
 from camshaft.diagnostics.diagnose.rig import SimulatedRig
 from camshaft.diagnostics.diagnose.servers import MOST, Near, Servers, fewest, servers_for
+from camshaft.diagnostics.diagnose.situation import Situation
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
-from camshaft.diagnostics.simulate import prepare
-from camshaft.diagnostics.simulate.steady import capacity_per_s, settles
+from camshaft.diagnostics.simulate import Prepared, prepare
+from camshaft.diagnostics.simulate.steady import Steady
+from camshaft.diagnostics.simulate.sweep import until_saturation
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 13])
@@ -82,27 +85,50 @@ def test_without_targets_servers_are_those_that_keep_up() -> None:
 
 def test_a_load_that_one_server_carries_needs_no_count() -> None:
     subject = read_subject("h100-8b", Evidence())
-    load = load_workload("chat").first(64).at_rate(1.0)
+    load = load_workload("chat").at_rate(6.0)
     assert diagnose(subject, Evidence(), workload=load).servers == {}
 
 
-@pytest.mark.parametrize(("rate", "settled"), [(10.0, True), (40.0, False)])
-def test_requests_that_pile_up_among_those_that_run_are_seen(rate: float, settled: bool) -> None:
-    """At 40 a second every slot is not yet taken when arrivals end, but more and more are."""
-    load = load_workload("chat").first(240).at_rate(rate)
-    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
-    assert settles(prepared.replay(load)) is settled
+def _server(slots: int) -> Steady:
+    config = load_config("h100-8b", (f"max_num_seqs={slots}",), purpose="inspect")
+    prepared = prepare(config, load_hardware("H100"))
+    return Steady(prepared.settled, load_workload("chat"), prepared.targets)
 
 
-def test_one_server_is_not_said_to_carry_what_piles_up() -> None:
-    """First tokens come in time at 20 a second, yet what runs grows to the end: the count begins at two."""
-    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
-    rig = SimulatedRig(prepared, load_workload("chat").first(240).at_rate(20.0))
-    assert not rig.play({}).result.saturated
-    found = servers_for(rig, 20.0, [])
-    assert found is not None
-    assert found.keep_up is not None
-    assert found.keep_up >= 2
+def test_a_rate_that_an_empty_server_takes_for_a_while_is_not_carried() -> None:
+    """Three in a hundred more than it gets through: a replay of any usual length shows no queue."""
+    server = _server(256)
+    capacity = server.capacity_per_s
+    assert capacity is not None
+    assert not server.at(1.03 * capacity).result.saturated
+    assert not server.carries(1.03 * capacity)
+    assert server.carries(0.95 * capacity)
+
+
+def test_the_rate_of_a_full_server_is_that_of_a_long_replay_that_is_overloaded() -> None:
+    server = _server(64)
+    long = server.play(load_workload("chat").first(2500).at_rate(60.0))
+    ends = sorted(r.finished_s for r in long.records if r.finished_s is not None)
+    assert server.capacity_per_s == pytest.approx(2000 / (ends[2250] - ends[250]), rel=0.05)
+
+
+def test_one_question_has_one_answer_by_simulate_and_by_diagnose() -> None:
+    """What `simulate --until-saturation` says holds, `diagnose` calls carried by one server, and beyond it not."""
+    config = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_seqs": 64}
+    prepared = prepare(load_config(config, purpose="inspect"), load_hardware("H100"))
+    load = load_workload("chat")
+    highest = until_saturation(prepared, load).rate_per_s
+    asked = [demand_at(prepared, load.at_rate(share * highest)) for share in (0.98, 1.02)]
+    assert [found.overloaded for found in asked] == [False, True]
+    assert asked[1].done_per_s == pytest.approx(highest)
+    assert "8 % faster a full server gets through" in asked[1].turns_at(8.0)
+    assert "8 % slower a full server gets through" in asked[0].turns_at(8.0)
+
+
+def demand_at(prepared: Prepared, load: Workload) -> Demand:
+    rig = SimulatedRig(prepared, load)
+    subject = read_subject("h100-8b", Evidence())
+    return demand(Situation(subject, Evidence(), prepared.targets, {}, load), rig)
 
 
 def test_turns_are_tried_again_on_each_share() -> None:
@@ -127,17 +153,3 @@ def test_what_nearly_does_with_one_server_fewer_is_told() -> None:
     assert "3 (13.3/s each) with max_num_batched_tokens 1024" in told
     assert "2 with max_num_batched_tokens 1024 keep it for 76% of the requests" in told
     assert told.endswith("would do were all steps 8 % faster, which is within the error")
-
-
-def test_the_rate_of_a_full_server_leaves_out_its_filling_and_emptying() -> None:
-    """However short the load, the rate told is near that of a long one; of a server with room there is none."""
-    prepared = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100"))
-    load = load_workload("chat")
-    long = prepared.replay(load.first(1500).at_rate(60.0))
-    short = prepared.replay(load.first(700).at_rate(60.0))
-    capacity, told = capacity_per_s(long), capacity_per_s(short)
-    assert capacity is not None
-    assert told is not None
-    assert abs(told / capacity - 1) < 0.1
-    assert short.result.throughput_requests_per_s < told
-    assert capacity_per_s(prepared.replay(load.first(120).at_rate(2.0))) is None

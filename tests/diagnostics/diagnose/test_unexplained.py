@@ -39,8 +39,8 @@ def test_what_the_replay_gives_is_not(examine: Diagnose) -> None:
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        ({"output_tok_s": 150}, "150 output tokens a second are done and 3"),
-        ({"output_tok_s": 900}, "900 output tokens a second are done and 3"),
+        ({"output_tok_s": 150}, "150 output tokens a second are done and 40"),
+        ({"output_tok_s": 900}, "900 output tokens a second are done and 40"),
         ({"completed_req_s": 1}, "1 requests a second are done and "),
         ({"prompt_tok_s": 700}, "700 prompt tokens a second are done and "),
     ],

@@ -44,7 +44,7 @@ def test_every_token_of_the_load_is_counted() -> None:
     assert done.result.completed == 64
     assert done.result.output_tokens == pytest.approx(64 * summary.output_tokens_mean)
     assert done.result.input_tokens == pytest.approx(64 * summary.input_tokens_mean)
-    assert done.unfinished == 0
+    assert len(done.records) == done.result.requests
     assert done.log.column("prefill_tokens").sum() == done.result.input_tokens
 
 

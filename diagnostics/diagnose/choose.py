@@ -1,0 +1,119 @@
+"""What a diagnosis is replayed on: the configuration on its device under a load, or step times fitted from the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from ...core.config import load_config
+from ...core.errors import CamshaftError
+from ...core.workload import Workload, load_workload
+from ..evidence import Evidence
+from ..results import Targets
+from ..simulate import Prepared, prepare
+from ..simulate.steady import at_rate, wanted_at
+from .fit import fit, plain_and_drafted_ms
+from .fitted_cost import acceptance_of_each
+from .limits import hardware_limits
+from .load import fitted_load
+from .model import Limit
+from .rig import Rig, SimulatedRig
+from .situation import Situation, measured_kv_tokens
+from .subject import Subject, placed
+
+MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
+SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
+
+
+def prepared_for(subject: Subject, evidence: Evidence, targets: Targets) -> Prepared | None:
+    """The configuration on its device, where model and device are known."""
+    if subject.hardware is None or subject.shape is None:
+        return None
+    values = {name: value for name, value in subject.given.items() if name != "num_speculative_tokens"}
+    drafts = values.get("speculative_config")
+    rate = evidence.value("acceptance_rate")
+    if isinstance(drafts, Mapping) and rate and "acceptance" not in drafts:
+        drafted = int(drafts.get("num_speculative_tokens") or 3)
+        values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
+    with placed(subject):
+        loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
+        found = prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
+    holds = measured_kv_tokens(evidence)
+    return found.holding(int(holds)) if holds else found
+
+
+def effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
+    """Every knob's value, as far as it is known."""
+    if prepared is None:
+        return dict(subject.given)
+    values = {name: entry.value for name, entry in prepared.values.items() if entry.value is not None}
+    return {**prepared.foreign, **values}
+
+
+def rig_for(
+    situation: Situation, prepared: Prepared | None, workload: Workload | None
+) -> tuple[Rig, list[Limit]]:
+    """The cost model where model and device are known, step times fitted from the evidence otherwise; and the floors."""
+    if prepared is None or None not in plain_and_drafted_ms(situation):
+        return fit(situation, workload), []
+    chosen, notes = workload, ()
+    if chosen is None and says_load(situation):
+        load = fitted_load(situation)
+        chosen, notes = load.workload, load.assumptions
+    elif chosen is None:
+        chosen, notes = (
+            situation.evidence.trace or load_workload("chat"),
+            ("the load is the preset chat: none was given",),
+        )
+    chosen = _bounded(chosen)
+    rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
+    return _as_slow_as_seen(rig, situation), hardware_limits(prepared, chosen)
+
+
+def _as_slow_as_seen(rig: SimulatedRig, situation: Situation) -> SimulatedRig:
+    """In eager mode a host may launch kernels slower than the sheet's: as slow as the observed step says."""
+    prepared = rig.prepared
+    told = situation.figure("tpot_ms", "mean", "p50") or situation.figure("itl_ms", "p50", "mean")
+    if prepared.value("enforce_eager") is not True or not told or situation.speculation:
+        return rig
+    try:
+        replayed = rig.play({}).result.tpot_ms
+    except CamshaftError:
+        return rig
+    if replayed is None or told < SLOWER * replayed.p50:
+        return rig
+    each_us = told * 1e3 / prepared.shape.num_layers
+    host = structs.replace(prepared.hardware.host, eager_layer_launch_us=each_us)
+    slow = prepare(
+        prepared.loaded,
+        structs.replace(prepared.hardware, host=host),
+        prepared.shape,
+        engine=prepared.engine,
+        targets=prepared.targets,
+        unseen_bytes=prepared.unseen_bytes,
+    )
+    note = (
+        f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
+        f"{replayed.p50:.1f} ms for it"
+    )
+    return SimulatedRig(slow, rig.workload, assumptions=(*rig.assumptions, note))
+
+
+def says_load(situation: Situation) -> bool:
+    """Whether anybody tells how many requests there are at once or a second."""
+    return bool(situation.evidence.load or situation.concurrency or situation.rate_per_s)
+
+
+def _bounded(workload: Workload) -> Workload:
+    """So many requests that a diagnosis stays quick: twice as many as run at once, or what a steady replay at a rate has."""
+    arrival = workload.shape.arrival
+    if arrival.kind == "poisson" and arrival.burstiness == 1:
+        return at_rate(workload, arrival.rate)
+    if arrival.kind == "sessions":
+        return workload.first(max(8, min(32, 2 * (workload.concurrency or 8))))
+    wanted = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
+    if rate := workload.summary().rate:
+        wanted = wanted_at(rate)
+    return workload.first(wanted) if workload.count > wanted else workload
