@@ -5,7 +5,10 @@ A test stands in for it with an object of its own, so that everything above runs
 
 from __future__ import annotations
 
+import traceback
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,6 +88,10 @@ class Accelerator(Protocol):
         """Records the device work of `run`, which must not wait for the device."""
         ...
 
+    def why_no_graph(self, run: Callable[[], None]) -> str | None:
+        """What in the work of `run`, which is done now, no graph can hold; None where one can hold all of it."""
+        ...
+
 
 class Cuda:
     """Implements `Accelerator` by torch, whose host allocator gives pinned memory out again only when the copies
@@ -141,6 +148,21 @@ class Cuda:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return graph
+
+    def why_no_graph(self, run: Callable[[], None]) -> str | None:
+        # Asked before it is captured: a capture that meets a wait leaves more behind than an error.
+        with warnings.catch_warnings(action="ignore"):  # of what it may not detect
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            run()
+            torch.cuda.set_sync_debug_mode("default")
+            self.capture(run, self.new_pool())
+        except RuntimeError as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{str(error).partition(chr(10))[0]} ({Path(place.filename).name}:{place.lineno})"
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return None
 
 
 def accelerator_of(device: torch.device) -> Accelerator | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..errors import CapacityError
 from ..memory import Measured
-from ..model.base import Model
 from ..model.batch import PagedCache
 from ..model.registry import obstacle
 from ..sample.on_device import DeviceSampler
@@ -21,6 +21,8 @@ from .profile import Largest, estimate_graphs, profile, tell
 from .prompt_scores import PromptScores
 from .rehearsal import rehearse
 from .rows import RowState
+
+log = logging.getLogger("camshaft.graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,14 @@ def open_on_device(
 ) -> Opened:
     """Sizes the cache, allocates it, runs every kind of step and captures decodes. Raises CapacityError."""
     model, limits = loaded.model, loaded.limits
-    sizes = limits.capture_sizes if _is_ours(model) else ()
+    sizes = _sizes_to_capture(loaded, rows, sampler, accelerator)
     if loaded.fit is not None:
         limits = _measured_limits(loaded, sizes, rows, sampler, accelerator)
     with CatchOutOfMemory() as caught:
         cache = allocate_cache(model, limits)
         steps = DeviceSteps(model, cache, rows, sampler, scores, accelerator, limits.max_num_batched_tokens)
         steps.no_graphs = "model" if loaded.limits.capture_sizes else "off"
-        if _is_ours(model):
-            rehearse(steps, limits)
+        rehearse(steps, limits)
         if sizes:
             graphs = DecodeGraphs(model, cache, rows, sampler, accelerator, sizes)
             captured = _capture(graphs, accelerator)
@@ -67,9 +68,19 @@ def _capture(graphs: DecodeGraphs, accelerator: Accelerator) -> int:
     return accelerator.used_bytes() - before
 
 
-def _is_ours(model: Model) -> bool:
-    """The project's own definitions wait for nothing, and a graph can hold them; what transformers defines may not."""
-    return obstacle(model.shape) is None
+def _sizes_to_capture(
+    loaded: Loaded, rows: RowState, sampler: DeviceSampler, accelerator: Accelerator
+) -> tuple[int, ...]:
+    """The project's own definitions wait for nothing, and a graph can hold them; what transformers defines is tried."""
+    model, sizes = loaded.model, loaded.limits.capture_sizes
+    if obstacle(model.shape) is None or not sizes:
+        return sizes
+    trial = allocate_cache(model, replace(loaded.limits, num_blocks=1))
+    reason = DecodeGraphs(model, trial, rows, sampler, accelerator, (min(sizes),)).why_none()
+    if reason is None:
+        return sizes
+    log.warning("decode steps of %s run without captured graphs: %s", model.shape.architecture, reason)
+    return ()
 
 
 def _measured_limits(

@@ -69,6 +69,13 @@ class DecodeGraphs:
         self._accelerator.synchronize()
 
     @torch.inference_mode()
+    def why_none(self) -> str | None:
+        """What in the smallest step no graph can hold; None where one can."""
+        step = partial(self._step, self.sizes[0])
+        step()  # compiles, and fills what is looked up but once
+        return self._accelerator.why_no_graph(step)
+
+    @torch.inference_mode()
     def capture(self, after_each: Callable[[], object] = lambda: None) -> None:
         """Captures every size, largest first: what it leaves in the pool is enough for those that follow.
 

@@ -52,7 +52,8 @@ class FallbackModel:
             ).logits[0]
         finally:
             self._step.end()
-        return (logits if self._keeps else logits[batch.logit_indices]).float()
+        logits = (logits if self._keeps else logits[batch.logit_indices]).float()
+        return logits if batch.logits_out is None else batch.logits_out.copy_(logits)
 
     def _check(self) -> None:
         """Two sequences, the second decoding, against transformers' attention on each by itself."""

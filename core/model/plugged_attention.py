@@ -49,16 +49,23 @@ class Step:
     batch: ForwardBatch | None = None
     cache: PagedCache | None = None
     sequences: Sequences | None = None
-    kept: torch.Tensor | None = None  # tokens that are no padding
+    kept: torch.Tensor | None = None  # int64 [T] the token that each stands for
+    block: torch.Tensor | None = None  # int64 [T] where its keys and values go
+    offset: torch.Tensor | None = None
     layers: dict[int, AskedLayer] = field(default_factory=dict)
 
     def begin(self, batch: ForwardBatch, cache: PagedCache) -> None:
         self.batch, self.cache = batch, cache
         self.sequences = batch.sequences
-        self.kept = torch.nonzero(batch.slots >= 0)[:, 0]
+        # Padding stands for the first token and writes the same once more: how much of it there is stays on the device.
+        # Nothing but padding runs while nobody holds a block, and writes to the first.
+        slots = batch.slots
+        self.kept = torch.where(slots >= 0, torch.arange(len(slots), device=slots.device), 0)
+        slots = slots[self.kept].clamp_min(0)
+        self.block, self.offset = slots // cache.block_size, slots % cache.block_size
 
     def end(self) -> None:
-        self.batch = self.cache = self.sequences = self.kept = None
+        self.batch = self.cache = self.sequences = self.kept = self.block = self.offset = None
 
 
 def plug_into(model: PreTrainedModel) -> Step:
@@ -74,10 +81,10 @@ def plug_into(model: PreTrainedModel) -> Step:
 
 def register() -> None:
     """Makes NAME known to transformers."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface
 
+    # Under a name that has no masks, none is made: block tables say what may be seen.
     AttentionInterface.register(NAME, _attend)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # block tables say what may be seen
 
 
 def _attend(
@@ -117,10 +124,8 @@ def _attend(
         step.layers[layer] = AskedLayer(key.shape[1], size, sliding_window)
         return query.new_empty((1, tokens, heads, width)), None
     caches = step.cache.k[layer], step.cache.v[layer]
-    slots = step.batch.slots[step.kept]
-    block, offset = slots // step.cache.block_size, slots % step.cache.block_size
     for cached, new in zip(caches, (key, value), strict=True):
-        cached[block, :, offset] = _widen(new, size)[0].transpose(0, 1)[step.kept].to(cached.dtype)
+        cached[step.block, :, step.offset] = _widen(new, size)[0].transpose(0, 1)[step.kept].to(cached.dtype)
     rows = _widen(query, size)[0].transpose(0, 1).reshape(tokens, heads * size).to(caches[0].dtype)
     out = paged_attention(rows, *caches, step.sequences, scale, sliding_window, soft_cap=softcap, sinks=s_aux)
     return out.view(1, tokens, heads, size)[..., :width], None

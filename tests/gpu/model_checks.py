@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from camshaft.core.model.batch import ForwardBatch, PagedCache
+from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.registry import build
 from camshaft.core.shape import shape_from_config
 from camshaft.kernels import dispatch
@@ -30,7 +31,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"tie_word_embeddings": True},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
-}
+    # Sinks and windows, in transformers' definition. Every expert is chosen, so that rounding chooses no other.
+    "gpt_oss": {
+        "num_attention_heads": 16, "num_local_experts": 4, "num_experts_per_tok": 4, "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}  # fmt: skip
 MIXTURES = frozenset({"mixtral"})
 
 
@@ -68,8 +74,13 @@ def models(kind: str, place: Place, *, fp8: bool = False, **changes: Any) -> tup
     seed_all(7)
     config = AutoConfig.for_model(kind, **{**SIZES, **KINDS[kind], **changes})
     theirs = AutoModelForCausalLM.from_config(config).float().eval()
+    for name, weight in theirs.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(weight, std=2.0)
     with tempfile.TemporaryDirectory() as folder:  # saving gives the names that checkpoints have
         theirs.save_pretrained(folder)
+        if kind == "gpt_oss":
+            return theirs, FallbackModel(Path(folder), place.device, place.dtype)
         weights = {
             k: v.clone() for file in Path(folder).glob("*.safetensors") for k, v in load_file(file).items()
         }

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
+from camshaft.core.messages import Logprob
 from camshaft.core.model.base import Model
 from camshaft.core.request import SamplingParams
-from camshaft.core.schedule.plan import NewRow, StepPlan, TokenLogprobs
+from camshaft.core.schedule.plan import NewRow, StepPlan
 
 BLOCK, ROWS, LENGTH, BLOCKS = 8, 6, 256, 160
 
@@ -32,8 +37,8 @@ class Running:
     told_blocks: int = 0
     blocks: list[int] = field(default_factory=list)
     drawn: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+    prompt_logprobs: list[Logprob] = field(default_factory=list)
 
     @property
     def known(self) -> list[int]:
@@ -270,3 +275,35 @@ class FakeAccelerator:
         self.graphs.append(FakeGraph(run))
         self.pools.append(pool)
         return self.graphs[-1]
+
+    def why_no_graph(self, run: Callable[[], None]) -> str | None:
+        with Waits() as waits:
+            run()
+        return ", ".join(sorted(waits.found)) or None
+
+
+class Waits(TorchDispatchMode):
+    """Notes operators that a GPU's host waits in: for a value, or for how many there are."""
+
+    ASK = frozenset(
+        {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount"}
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            made = func.decompose(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        masks = any(index is not None and index.dtype == torch.bool for index in indices)
+        if name in self.ASK or masks or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+            callers = [Path(frame.filename) for frame in traceback.extract_stack()]
+            if not any("kernels" in caller.parts for caller in callers):  # plain torch, not what a GPU runs
+                self.found.add(name)
+        return func(*args, **kwargs)
