@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from .messages import Logprob, Output, Outputs, Stats, Timing
+from .messages import Output, Outputs, Stats, Timing
 from .request import FINISH_STOP, Request
 from .schedule.outcome import News, Update
-from .schedule.plan import StepResult, TokenLogprobs
+from .schedule.plan import StepResult
 from .schedule.scheduler import Scheduler
 
 
@@ -69,7 +69,7 @@ class Emitter:
                 continue
             request.prompt_scored += len(positions)
             if request.handle not in told:
-                outputs.append(Output(request.handle, [], prompt_logprobs=[_logprob(p) for p in positions]))
+                outputs.append(Output(request.handle, [], prompt_logprobs=positions))
 
     def stats(self) -> Stats:
         """Gauges now and totals since start; the per-step lists start afresh."""
@@ -98,12 +98,12 @@ class Emitter:
 
 def _output(news: News, result: StepResult) -> Output:
     request = news.request
-    logprobs, prompt_logprobs = result.logprobs.get(news.row), result.prompt_logprobs.get(news.row)
+    logprobs = result.logprobs.get(news.row)
     output = Output(
         request.handle,
         news.tokens,
-        logprobs=None if logprobs is None else [_logprob(logprobs)],
-        prompt_logprobs=None if prompt_logprobs is None else [_logprob(p) for p in prompt_logprobs],
+        logprobs=None if logprobs is None else [logprobs],
+        prompt_logprobs=result.prompt_logprobs.get(news.row),
         cached_tokens=request.cached_tokens if news.first else None,
     )
     if request.finish_reason is not None:
@@ -112,10 +112,6 @@ def _output(news: News, result: StepResult) -> Output:
         output.timing = _timing(request)
         output.error = request.error
     return output
-
-
-def _logprob(position: TokenLogprobs) -> Logprob:
-    return Logprob(position.token_ids, position.logprobs, position.rank)
 
 
 def _timing(request: Request) -> Timing:

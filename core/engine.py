@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..policies.registry import PolicyFile
 from .config import ServeConfig, required
 from .emit import Emitter
-from .errors import ConfigError, OutOfMemory, RequestError
+from .errors import OutOfMemory, RequestError
 from .execute.base import Capacity, Executor, Relievable
 from .messages import Output, Outputs, Ready, Stats
 from .recording import Recorder
@@ -18,8 +18,6 @@ from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult
 from .schedule.recovery import Relief, start_over, take_back
 from .schedule.scheduler import Scheduler
-
-T = TypeVar("T")
 
 
 class Engine:
@@ -218,17 +216,9 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         max_num_seqs=capacity.max_num_seqs,
         max_num_batched_tokens=required(config, "max_num_batched_tokens"),
         eos_token_ids=capacity.eos_token_ids,
-        enable_prefix_caching=_value(config.enable_prefix_caching, "enable_prefix_caching"),
+        enable_prefix_caching=required(config, "enable_prefix_caching"),
         enable_chunked_prefill=config.enable_chunked_prefill,
-        long_prefill_token_threshold=_value(
-            config.long_prefill_token_threshold, "long_prefill_token_threshold"
-        ),
-        max_wait_s=_value(config.max_wait_s, "max_wait_s"),
-        reserve_full_prompt=_value(config.scheduler_reserve_full_isl, "scheduler_reserve_full_isl"),
+        long_prefill_token_threshold=required(config, "long_prefill_token_threshold"),
+        max_wait_s=required(config, "max_wait_s"),
+        reserve_full_prompt=required(config, "scheduler_reserve_full_isl"),
     )
-
-
-def _value(value: T | None, knob: str) -> T:
-    if value is None:
-        raise ConfigError(f"{knob} is open: an engine takes a resolved configuration")
-    return value

@@ -41,14 +41,6 @@ class Tokenizer:
         """Text of `ids`; bytes that are no whole character become U+FFFD. Unknown ids are left out."""
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def token(self, token_id: int) -> str | None:
-        """The vocabulary's own spelling of a token (`Ġthe`), None for an id it does not have."""
-        return self.backend.id_to_token(token_id)
-
-    def token_id(self, token: str) -> int | None:
-        """The id of a token in the vocabulary's spelling, None if there is none."""
-        return self.backend.token_to_id(token)
-
     @property
     def chat_template(self) -> str | None:
         """The model's own template: `chat_template.jinja`, `chat_template.json` or `tokenizer_config.json`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -114,11 +114,8 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> PolicyFile:
     if path.suffix not in (".yaml", ".yml") and str(source) in names():
         path = _HERE / f"{source}.yaml"
     if not os.path.isfile(path):  # False for a name that no file can have, where Path raises
-        near = difflib.get_close_matches(str(source), names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PolicyError(
-            f"no policy {str(source)!r}: known are {', '.join(names())}, or a file's path{hint}"
-        )
+        known = f"known are {', '.join(names())}, or a file's path"
+        raise PolicyError(f"no policy {str(source)!r}: {known}{_hint(str(source), names())}")
     try:
         data = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -180,9 +177,7 @@ def _build_part(kind: str, named: Named) -> Part:
         if not (isinstance(part, type) and issubclass(part, _KINDS[kind])):
             raise PolicyError(f"{kind}: the plug-in {name!r} is no subclass of {_KINDS[kind].__name__}")
     if part is None:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PolicyError(f"{kind}: no {name!r}; known are {', '.join(known)}{hint}")
+        raise PolicyError(f"{kind}: no {name!r}; known are {', '.join(known)}{_hint(name, known)}")
     try:
         return part(**parameters)
     except ValidationError as error:
@@ -194,8 +189,7 @@ def _build_part(kind: str, named: Named) -> Part:
 def _build_plugin(named: Named) -> Policy:
     name, parameters = _split(named)
     if name not in plugins():
-        near = difflib.get_close_matches(name, plugins(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = _hint(name, plugins())
         raise PolicyError(f"plugin: no installed package offers {name!r} in {ENTRY_POINT_GROUP}{hint}")
     make = _load("plugin", name)
     try:
@@ -214,6 +208,11 @@ def _load(kind: str, name: str) -> Any:
         return plugins()[name].load()
     except Exception as error:
         raise _not_made(kind, name, error) from error
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _not_made(kind: str, name: str, error: Exception) -> PolicyError:

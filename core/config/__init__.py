@@ -1,28 +1,21 @@
 """The configuration: one flat file with vLLM's names, where each value came from, and what it resolves to."""
 
-from ..places import Place
-from .budget import memory_of, memory_settings, required, rule_of
-from .conflicts import POLICY_CONFLICTS, Conflict
+from .budget import memory_settings, required, rule_of
 from .fit import find_shape, presets_for, require_machine
 from .hardware import Hardware, find_cpu, find_gpu, find_hardware
-from .resolve import Effective, Resolved, policy_file, policy_of, resolve
+from .resolve import Effective, Resolved, policy_file, resolve
 from .schema import ServeConfig, group_of, json_schema
-from .sources import Entry, LoadedConfig, Purpose, find_source, load_config, preset_names, with_policy
-from .support import UNSUPPORTED, Unsupported
+from .sources import LoadedConfig, Purpose, find_source, load_config, preset_names, with_policy
+from .support import UNSUPPORTED
 
 __all__ = [
-    "POLICY_CONFLICTS",
     "UNSUPPORTED",
-    "Conflict",
     "Effective",
-    "Entry",
     "Hardware",
     "LoadedConfig",
-    "Place",
     "Purpose",
     "Resolved",
     "ServeConfig",
-    "Unsupported",
     "find_cpu",
     "find_gpu",
     "find_hardware",
@@ -31,10 +24,8 @@ __all__ = [
     "group_of",
     "json_schema",
     "load_config",
-    "memory_of",
     "memory_settings",
     "policy_file",
-    "policy_of",
     "preset_names",
     "presets_for",
     "require_machine",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..graph_sizes import capture_sizes
@@ -67,11 +67,11 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     )
 
 
-def required(config: ServeConfig, name: str) -> int:
-    """The number that resolving gave a knob. Raises ConfigError where it is open."""
-    value: int | None = getattr(config, name)
+def required(config: ServeConfig, name: str) -> Any:
+    """The value that resolving gave a knob. Raises ConfigError where it is open."""
+    value = getattr(config, name)
     if value is None:
-        raise ConfigError(f"{name} is not known, and memory depends on it: give it a number")
+        raise ConfigError(f"{name} is not known, and the engine depends on it: give it a value")
     return value
 
 

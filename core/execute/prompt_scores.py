@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..messages import Logprob
 from ..sample.logprobs import Scores, score
 from ..sample.ops import Send, stay
-from ..schedule.plan import NewRow, StepPlan, TokenLogprobs
+from ..schedule.plan import NewRow, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class PromptChunk:
         """As `Scores.to_host`."""
         return PromptChunk(self.new, self.position, self.alternatives, self.scores.to_host(copy))
 
-    def entries(self) -> list[TokenLogprobs]:
+    def entries(self) -> list[Logprob]:
         """One a position."""
         return self.scores.entries([self.alternatives] * len(self.scores.tokens))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..schedule.plan import TokenLogprobs
+from ..messages import Logprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Results:
     """`tokens` int32 [samples] in the plan's order; the rest by row."""
 
     tokens: np.ndarray
-    logprobs: dict[int, TokenLogprobs]
-    prompt_logprobs: dict[int, list[TokenLogprobs]]
+    logprobs: dict[int, Logprob]
+    prompt_logprobs: dict[int, list[Logprob]]
     failed: dict[int, str]
     figures: dict[str, int] = field(default_factory=dict)  # to be added up over steps

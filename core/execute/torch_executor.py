@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from ..errors import EngineError, OutOfMemory
+from ..messages import Logprob
 from ..model.base import Model
 from ..model.batch import PagedCache
 from ..sample.on_device import DeviceSampler
 from ..sample.sampler import Sampler
-from ..schedule.plan import StepPlan, StepResult, TokenLogprobs
+from ..schedule.plan import StepPlan, StepResult
 from .accelerator import Accelerator, CatchOutOfMemory, accelerator_of
 from .base import Capacity
 from .cache import allocate_cache, copy_blocks
@@ -36,7 +37,7 @@ class HostStep:
 
     plan: StepPlan
     tokens: torch.Tensor
-    logprobs: dict[int, TokenLogprobs]
+    logprobs: dict[int, Logprob]
     chunks: list[PromptChunk]
     failed: dict[int, str]
 

@@ -11,7 +11,7 @@ from ..errors import IntegrityError
 from ..request import Request
 from .pool import BlockPool
 from .prefix import PrefixIndex, extend_chain
-from .tables import BlockTables, TableChanges
+from .tables import BlockTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,6 @@ class KVCache:
     def end(self, row: int) -> None:
         """Gives a row's blocks back, the last ones first in line for reuse."""
         self.pool.release(reversed(self.tables.clear(row)), kept=self.prefix)
-
-    def take_changes(self) -> TableChanges:
-        return self.tables.take_changes()
 
     def waste(self, rows: np.ndarray, computed: np.ndarray) -> float:
         """Share of the slots in the rows' blocks that hold no token."""

@@ -12,18 +12,15 @@ from ..errors import IntegrityError
 _DIGEST_BYTES = 16
 
 
-def root(salt: bytes) -> bytes:
-    """The hash that the first block's chain starts from; requests with another salt share nothing."""
-    return blake2b(salt, digest_size=_DIGEST_BYTES, person=b"camshaft-kv").digest()
-
-
 def extend_chain(
     hashes: list[bytes], tokens: np.ndarray, block_size: int, num_blocks: int, salt: bytes
 ) -> None:
-    """Grows `hashes` in place to `num_blocks` chained block hashes of `tokens` (int32)."""
-    if len(hashes) >= num_blocks:
-        return
-    parent = hashes[-1] if hashes else root(salt)
+    """Grows `hashes` in place to `num_blocks` chained block hashes of `tokens` (int32). Requests with another
+    salt share nothing: every chain starts from it.
+    """
+    parent = (
+        hashes[-1] if hashes else blake2b(salt, digest_size=_DIGEST_BYTES, person=b"camshaft-kv").digest()
+    )
     start = len(hashes) * block_size
     data = np.ascontiguousarray(tokens[start : num_blocks * block_size], dtype=np.int32).tobytes()
     width = block_size * 4

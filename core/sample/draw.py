@@ -19,7 +19,7 @@ def draw(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     blocks = weights.view(rows, -1, _BLOCK)
     cumulative = blocks.sum(-1).double().cumsum(-1)
     block, rest = pick(cumulative, uniform)
-    index = torch.arange(rows, device=weights.device)
+    index = torch.arange(rows)
     inside, _ = pick(blocks[index, block].double().cumsum(-1), rest)
     return block * _BLOCK + inside
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..schedule.plan import TokenLogprobs
+from ..messages import Logprob
 from .ops import count_greater, largest_ids
 from .temperature import weight_sums
 
@@ -25,10 +25,10 @@ class Scores:
         """The same on the host, each tensor by `copy`; complete when its copies are."""
         return Scores(copy(self.tokens), copy(self.best), copy(self.logprobs), copy(self.ranks))
 
-    def entries(self, counts: Sequence[int]) -> list[TokenLogprobs]:
+    def entries(self, counts: Sequence[int]) -> list[Logprob]:
         """One a position, with `counts[i]` alternatives. Waits for the device unless it is on the host."""
         return [
-            TokenLogprobs([token, *ids[:count]], row[: count + 1], rank)
+            Logprob([token, *ids[:count]], row[: count + 1], rank)
             for token, ids, row, rank, count in zip(
                 self.tokens.tolist(),
                 self.best.tolist(),
@@ -58,7 +58,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, alternatives: int) -> Scor
 
 def token_logprobs(
     logits: torch.Tensor, tokens: torch.Tensor, alternatives: int | Sequence[int]
-) -> list[TokenLogprobs]:
+) -> list[Logprob]:
     """One entry a row of float32 [m, vocab]: the row's own token first, then its most likely ones.
 
     `tokens` [m]; `alternatives`: how many of the most likely ones, for all rows or each.

@@ -36,8 +36,8 @@ class Filters:
 def draw_filtered(logits: torch.Tensor, filters: Filters, uniform: torch.Tensor) -> torch.Tensor:
     """int64 [m]: a token of each row of float32 [m, vocab], drawn from what its filters leave."""
     vocab = logits.shape[1]
-    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    pending = torch.arange(len(logits), device=logits.device)
+    tokens = torch.empty(len(logits), dtype=torch.int64)
+    pending = torch.arange(len(logits))
     total = None
     for count in (*(n for n in HEADS if n < vocab), vocab):
         rows = logits if len(pending) == len(logits) else logits[pending]
@@ -53,7 +53,7 @@ def draw_filtered(logits: torch.Tensor, filters: Filters, uniform: torch.Tensor)
 
 def _total(logits: torch.Tensor, peak: torch.Tensor, filters: Filters) -> torch.Tensor:
     """float64 [m]: the sum of all weights of a row; only top-p alone asks for it, other rows get 0."""
-    total = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+    total = torch.zeros(len(logits), dtype=torch.float64)
     alone = torch.nonzero((filters.top_p < 1.0) & (filters.top_k <= 0) & (filters.min_p <= 0.0))[:, 0]
     if len(alone):
         total[alone] = weight_sums(logits, alone, peak, filters.temperature)
@@ -78,7 +78,5 @@ def _cut_and_pick(
 
 def _token_of_rank(logits: torch.Tensor, ordered: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
     value = ordered.gather(1, rank[:, None])
-    equal_before = (
-        (ordered == value) & (torch.arange(ordered.shape[1], device=rank.device) < rank[:, None])
-    ).sum(-1)
+    equal_before = ((ordered == value) & (torch.arange(ordered.shape[1]) < rank[:, None])).sum(-1)
     return nth_equal(logits, value[:, 0], equal_before)

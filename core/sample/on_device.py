@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from ...kernels.sample import Draws, sample
+from ..messages import Logprob
 from ..request import SamplingParams
-from ..schedule.plan import TokenLogprobs
 from . import bad_words, edits, logit_bias, penalties
 from .bad_words import BadWords
 from .failures import FORBIDDEN, NOT_FINITE
@@ -42,7 +42,7 @@ class Scored:
         """As `Scores.to_host`."""
         return Scored(self.rows, self.counts, self.scores.to_host(copy))
 
-    def entries(self) -> dict[int, TokenLogprobs]:
+    def entries(self) -> dict[int, Logprob]:
         """By row."""
         return dict(zip(self.rows, self.scores.entries(self.counts), strict=True))
 

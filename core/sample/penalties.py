@@ -62,20 +62,18 @@ class SeenTokens:
 
 
 def apply(logits: torch.Tensor, entries: list[tuple[int, SeenTokens]]) -> None:
-    """Changes float32 [m, vocab] in place; an entry is the index of a row of `logits` and what it has seen."""
+    """Changes float32 [m, vocab] on the host in place; an entry is the index of a row of `logits` and what it has seen."""
     entries = [(index, seen) for index, seen in entries if seen.size]
     if not entries:
         return
     sizes = [seen.size for _, seen in entries]
 
     def spread(values: list[float]) -> torch.Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, dtype=np.float32), sizes)).to(logits.device)
+        return torch.from_numpy(np.repeat(np.asarray(values, dtype=np.float32), sizes))
 
-    rows = torch.from_numpy(np.repeat([index for index, _ in entries], sizes)).to(logits.device)
-    ids = torch.from_numpy(np.concatenate([seen.ids[: seen.size] for _, seen in entries])).to(logits.device)
-    drawn = torch.from_numpy(np.concatenate([seen.drawn[: seen.size] for _, seen in entries])).to(
-        logits.device
-    )
+    rows = torch.from_numpy(np.repeat([index for index, _ in entries], sizes))
+    ids = torch.from_numpy(np.concatenate([seen.ids[: seen.size] for _, seen in entries]))
+    drawn = torch.from_numpy(np.concatenate([seen.drawn[: seen.size] for _, seen in entries]))
     repetition = spread([seen.params.repetition_penalty for _, seen in entries])
     frequency = spread([seen.params.frequency_penalty for _, seen in entries])
     presence = spread([seen.params.presence_penalty for _, seen in entries])

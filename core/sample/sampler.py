@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..messages import Logprob
 from ..request import SamplingParams
-from ..schedule.plan import TokenLogprobs
 from . import edits, logit_bias, penalties
 from .bad_words import BadWords
 from .draw import draw
@@ -47,17 +47,7 @@ class _Columns:
 
     @classmethod
     def of(cls, rows: int) -> _Columns:
-        kinds = (
-            np.int64,
-            np.float32,
-            np.int64,
-            np.float64,
-            np.float32,
-            np.uint64,
-            np.int64,
-            np.int64,
-            np.int64,
-        )
+        kinds = ("i8", "f4", "i8", "f8", "f4", "u8", "i8", "i8", "i8")
         return cls(*(np.zeros(rows, dtype=kind) for kind in kinds))
 
     def grown(self, rows: int) -> _Columns:
@@ -68,7 +58,7 @@ class _Columns:
 
 
 class Sampler:
-    """Draws tokens for rows. `failed` names, after each `sample`, the rows whose logits gave no token, and why."""
+    """Draws tokens for rows on the host. `failed` names, after each `sample`, the rows whose logits gave no token, and why."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Sequence[int] = (), seed: int = 0) -> None:
         """`seed` starts the generator of the requests that bring none."""
@@ -127,7 +117,7 @@ class Sampler:
     @torch.inference_mode()
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int] | np.ndarray
-    ) -> tuple[torch.Tensor, dict[int, TokenLogprobs]]:
+    ) -> tuple[torch.Tensor, dict[int, Logprob]]:
         """Tokens int64 [m] from float32 logits [m, vocab], which are changed in place, one per row; and the
         log-probabilities, by row, of the rows that asked. A row in `failed` gets token 0."""
         rows = np.asarray(rows, dtype=np.int64)
@@ -135,7 +125,7 @@ class Sampler:
         needs = self._columns.needs[rows]
         union = int(np.bitwise_or.reduce(needs)) if len(rows) else 0
         asked = np.flatnonzero(needs & LOGPROBS) if union & LOGPROBS else None
-        raw = logits[torch.from_numpy(asked).to(logits.device)] if asked is not None else None
+        raw = logits[torch.from_numpy(asked)] if asked is not None else None
         if union & _EDITS:
             self._edit(logits, rows, needs)
         tokens = argmax(logits)
@@ -147,7 +137,7 @@ class Sampler:
         if asked is None or raw is None:
             return tokens, {}
         counts = self._columns.logprobs[rows[asked]].tolist()
-        found = token_logprobs(raw, tokens[torch.from_numpy(asked).to(tokens.device)], counts)
+        found = token_logprobs(raw, tokens[torch.from_numpy(asked)], counts)
         return tokens, dict(zip(rows[asked].tolist(), found, strict=True))
 
     def _set_random(self, row: int, params: SamplingParams) -> int:
@@ -195,14 +185,14 @@ class Sampler:
             chosen = np.flatnonzero((needs & (RANDOM | FILTERED)) == (RANDOM | (FILTERED if filtered else 0)))
             if not len(chosen):
                 continue
-            index = torch.from_numpy(chosen).to(logits.device)
+            index = torch.from_numpy(chosen)
             part = logits if len(chosen) == len(rows) else logits[index]
-            numbers = torch.from_numpy(uniform[chosen]).to(logits.device)
+            numbers = torch.from_numpy(uniform[chosen])
             if filtered:
-                drawn = draw_filtered(part, self._filters(rows[chosen], logits.device), numbers)
+                drawn = draw_filtered(part, self._filters(rows[chosen]), numbers)
             else:
                 peak = part.gather(1, tokens[index][:, None])[:, 0]
-                hot = torch.from_numpy(self._columns.temperature[rows[chosen]]).to(logits.device)
+                hot = torch.from_numpy(self._columns.temperature[rows[chosen]])
                 drawn = draw(weights(part, peak, hot), numbers)
             tokens[index] = drawn
 
@@ -217,10 +207,10 @@ class Sampler:
             out[shared] = self._generator.random(len(shared))
         return out
 
-    def _filters(self, rows: np.ndarray, device: torch.device) -> Filters:
+    def _filters(self, rows: np.ndarray) -> Filters:
         columns = self._columns
         kept = (columns.temperature, columns.top_k, columns.top_p, columns.min_p)
-        return Filters(*(torch.from_numpy(column[rows]).to(device) for column in kept))
+        return Filters(*(torch.from_numpy(column[rows]) for column in kept))
 
     def _record(self, tokens: torch.Tensor, rows: np.ndarray, needs: np.ndarray) -> None:
         columns = self._columns

@@ -7,5 +7,5 @@ import torch
 
 def keep(weights: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """bool [m, n]: which of the weights, in descending order, remain; `k` [m] of 0 or less is off."""
-    place = torch.arange(weights.shape[1], device=weights.device)
+    place = torch.arange(weights.shape[1])
     return (place[None, :] < k[:, None]) | (k[:, None] <= 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..messages import Logprob
 from ..request import SamplingParams
 
 _EMPTY = np.empty(0, dtype=np.int32)
@@ -54,15 +55,6 @@ class StepPlan:
 
 
 @dataclass(slots=True)
-class TokenLogprobs:
-    """Log-probabilities of one position: the token's own first, then the most likely ones."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    rank: int  # of the token itself, 1 is the most likely
-
-
-@dataclass(slots=True)
 class StepResult:
     """What a step produced. `tokens[i]` belongs to `rows[i]`, the rows of the plan with `samples` set."""
 
@@ -70,8 +62,8 @@ class StepResult:
     rows: np.ndarray  # int32 [m]
     tokens: np.ndarray  # int32 [m]
     duration_ms: float  # launch to results, by the executor's clock
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # by row, where asked for
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(
+    logprobs: dict[int, Logprob] = field(default_factory=dict)  # by row, where asked for
+    prompt_logprobs: dict[int, list[Logprob]] = field(
         default_factory=dict
     )  # by row; chunk's positions in order
     failed: dict[int, str] = field(default_factory=dict)  # rows whose step failed, and why

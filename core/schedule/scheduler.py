@@ -266,7 +266,7 @@ class Scheduler:
             samples = self.running.advance(rows, num_tokens)
             sampled = rows[samples]
             reached = columns.computed[sampled]
-        changes = self.kv.take_changes()
+        changes = self.kv.tables.take_changes()
         plan = StepPlan(
             self.step,
             plan_rows,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI, Request
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -20,7 +20,7 @@ from .chat import chat_completions
 from .completions import completions
 from .faults import HttpFault, error_response
 from .gate import Gate
-from .metrics import metrics_text, registry_of
+from .metrics import registry_of
 from .prompts import chat_prompt, check_ids, encode_text, off_loop
 from .service import Service
 from .streams import ClientGoneError
@@ -184,7 +184,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(metrics_text(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _add_debug(app: FastAPI, service: Service) -> None:

@@ -133,7 +133,7 @@ def _choice(call: _Call, answer: Answer) -> CompletionChoice:
 def _echo_logprobs(call: _Call, index: int) -> CompletionLogprobs:
     want = call.wanted[call.prompt_of(index)]
     if not want.echo or want.top_logprobs is None:
-        return CompletionLogprobs([], [], [], [])
+        return CompletionLogprobs()
     sequence = call.generation.sequences[index]
     offsets = echo_offsets(call.service.texts, sequence.prompt, len(call.echoes[call.prompt_of(index)]))
     return echoed_logprobs(call.names, sequence.prompt, offsets, sequence.prompt_logprobs, want.top_logprobs)
@@ -163,7 +163,7 @@ def _chunk_choices(call: _Call, delta: Delta, first: bool) -> list[CompletionCho
         stop_reason=delta.stop_reason,
     )
     if want.top_logprobs is not None:
-        logprobs = _echo_logprobs(call, delta.index) if first else CompletionLogprobs([], [], [], [])
+        logprobs = _echo_logprobs(call, delta.index) if first else CompletionLogprobs()
         offsets = [len(echo) + offset for offset in delta.text_offsets[: len(delta.logprobs)]]
         _extend(logprobs, completion_logprobs(call.names, delta.logprobs, offsets, want.top_logprobs))
         choice.logprobs = logprobs if logprobs.tokens else None

@@ -53,7 +53,7 @@ def completion_logprobs(
     names: TokenNames, logprobs: Sequence[Logprob], offsets: Sequence[int], top: int
 ) -> CompletionLogprobs:
     """The `logprobs` of `/v1/completions`: the drawn token is always among `top_logprobs`."""
-    reply = CompletionLogprobs([], [], [], [])
+    reply = CompletionLogprobs()
     for entry, offset in zip(logprobs, offsets, strict=True):
         reply.text_offset.append(offset)
         reply.tokens.append(names.name(entry.token_ids[0]))

@@ -12,7 +12,6 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from ..config import ServeConfig
@@ -347,11 +346,6 @@ def _cache_labels(ready: Ready, config: ServeConfig) -> dict[str, str]:
         "policy": ready.policy,
     }
     return {name: str(value) for name, value in labels.items()}
-
-
-def metrics_text(registry: CollectorRegistry) -> bytes:
-    """The exposition text of a registry."""
-    return generate_latest(registry)
 
 
 def registry_of(metrics: Metrics) -> CollectorRegistry:

@@ -216,20 +216,12 @@ def callable_tools(body: ChatRequest | TokenizeRequest) -> list[dict[str, Any]] 
     return body.tools
 
 
-_RESERVED = frozenset(
-    {
-        "messages",
-        "conversation",
-        "conversations",
-        "tools",
-        "chat_template",
-        "tokenize",
-        "return_tensors",
-        "return_dict",
-    }
-    | {"add_generation_prompt", "continue_final_message", "padding", "truncation", "max_length"}
-    | {"documents", "return_assistant_tokens_mask", "tokenizer_kwargs"}
-)
+# What transformers takes by these names is set by other fields, or not at all.
+_RESERVED = frozenset({
+    "messages", "conversation", "conversations", "tools", "chat_template", "tokenize", "return_tensors",
+    "return_dict", "documents", "add_generation_prompt", "continue_final_message", "padding", "truncation",
+    "max_length", "return_assistant_tokens_mask", "tokenizer_kwargs",
+})  # fmt: skip
 
 
 def _template_options(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from .metrics import Metrics
 from .parts import Parts
 from .prompts import Tokenizer
 from .service import ModelLimits, Service
-from .statslog import Totals, stats_line
+from .statslog import stats_line
 
 # After the engine's death: long enough for clients to read their errors and a probe to see /health say so.
 DEAD_GRACE_S = 5.0
@@ -250,18 +250,13 @@ class Server:
             self._uvicorn.should_exit = True
 
     async def _log_stats(self, interval_s: float) -> None:
-        before: Totals | None = None
+        before, then_s = None, time.monotonic() - interval_s
         while True:
-            stats = self._client.stats
-            now_s = time.monotonic()
-            if stats is not None:
-                now = Totals.of(stats, now_s)
-                line = stats_line(
-                    before or Totals(now_s - interval_s, 0, 0, 0, 0, 0), now, stats, self._parts.device
-                )
-                before = now
-                if line is not None:
-                    log.info(line)
+            stats, now_s = self._client.stats, time.monotonic()
+            line = stats and stats_line(before, stats, now_s - then_s, self._parts.device)
+            if line:
+                log.info(line)
+            before, then_s = stats, now_s
             await asyncio.sleep(interval_s)
 
 

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..messages import Stats
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counters at one moment, to be compared with the next."""
+def stats_line(before: Stats | None, stats: Stats, elapsed_s: float, device: str) -> str | None:
+    """One line about the time since `before` (None: since start); None if nothing ran in it and nothing waits.
 
-    at_s: float
-    prompt_tokens: int
-    generation_tokens: int
-    preemptions: int
-    prefix_queries: int
-    prefix_hits: int
-
-    @classmethod
-    def of(cls, stats: Stats, at_s: float) -> Totals:
-        """The totals in a Stats message."""
-        return cls(
-            at_s,
-            stats.prompt_tokens,
-            stats.generation_tokens,
-            stats.preemptions,
-            stats.prefix_queries,
-            stats.prefix_hits,
-        )
-
-
-def stats_line(before: Totals, now: Totals, stats: Stats, device: str) -> str | None:
-    """One line about the interval; None for an interval in which nothing ran and nothing waits.
-
-    The prefix hit rate is that of all tokens looked up in the interval. `Preemptions` appears only if any.
+    The prefix hit rate is that of all tokens looked up in that time. `Preemptions` appears only if any.
     """
-    elapsed_s = max(now.at_s - before.at_s, 1e-9)
-    prompt = (now.prompt_tokens - before.prompt_tokens) / elapsed_s
-    generated = (now.generation_tokens - before.generation_tokens) / elapsed_s
+
+    def gained(total: str) -> int:
+        return getattr(stats, total) - (0 if before is None else getattr(before, total))
+
+    prompt, generated = (gained(f"{kind}_tokens") / max(elapsed_s, 1e-9) for kind in ("prompt", "generation"))
     if not (prompt or generated or stats.running or stats.waiting):
         return None
-    queries = now.prefix_queries - before.prefix_queries
-    hit_rate = (now.prefix_hits - before.prefix_hits) / queries if queries else 0.0
+    queries, preempted = gained("prefix_queries"), gained("preemptions")
+    hit_rate = gained("prefix_hits") / queries if queries else 0.0
     usage = stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0
-    preempted = now.preemptions - before.preemptions
     parts = [
         f"Avg prompt throughput: {prompt:.1f} tokens/s",
         f"Avg generation throughput: {generated:.1f} tokens/s",

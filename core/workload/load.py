@@ -15,7 +15,8 @@ from ..errors import ConfigError
 from ..places import Document, Place, as_given, complaint, nearest, read_yaml
 from .content import WorkloadRequest
 from .generate import generate
-from .schema import Closed, Poisson, Sessions, Trace, WorkloadShape
+from .lengths import Length
+from .schema import Bursts, Class, Closed, Poisson, Sessions, Trace, WorkloadShape
 from .traces import RecordedTrace, read_trace
 
 PRESETS = Path(__file__).resolve().parents[2] / "presets" / "workloads"
@@ -182,7 +183,13 @@ def _snake_keys(value: Any) -> Any:
     return value
 
 
-_VARIANTS = ("closed", "poisson", "bursts", "sessions", "trace")
+_VARIANTS: dict[str, type[BaseModel]] = {
+    "closed": Closed,
+    "poisson": Poisson,
+    "bursts": Bursts,
+    "sessions": Sessions,
+    "trace": Trace,
+}
 
 
 def _say(problem: Any, document: Document | None) -> str:
@@ -200,22 +207,13 @@ def _say(problem: Any, document: Document | None) -> str:
 
 
 def _nearest_field(problem: Any, path: list[Any]) -> str:
-    from . import lengths, schema
-
-    owners: dict[str, type] = {
-        "closed": schema.Closed,
-        "poisson": schema.Poisson,
-        "bursts": schema.Bursts,
-        "sessions": schema.Sessions,
-        "trace": schema.Trace,
-    }
-    variant = next((part for part in problem["loc"] if part in owners), None)
-    owner: Any = WorkloadShape
+    variant = next((part for part in problem["loc"] if part in _VARIANTS), None)
+    owner: type[BaseModel] = WorkloadShape
     if "mix" in path[:-1]:
-        owner = schema.Class
+        owner = Class
     if any(part in ("input_tokens", "output_tokens", "turns") for part in path[:-1]):
-        owner = lengths.Length
+        owner = Length
     elif variant is not None and len(path) > 1:
-        owner = owners[variant]
+        owner = _VARIANTS[variant]
     known = list(owner.model_fields)
     return nearest(str(path[-1]), known, f"; known: {', '.join(known)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -42,7 +42,6 @@ class RecordedTrace:
     format: str
     rows: tuple[TraceRow, ...]
     block_tokens: int = 0
-    header: dict[str, Any] = field(default_factory=dict)
 
 
 def read_trace(path: Path, kind: Format = "auto", limit: int | None = None) -> RecordedTrace:
@@ -58,14 +57,8 @@ def read_trace(path: Path, kind: Format = "auto", limit: int | None = None) -> R
     if not trace.rows:
         raise EvidenceError(f"{path}: holds no requests")
     start = min(row.arrival_s for row in trace.rows)
-    rows = sorted((_from_start(row, start) for row in trace.rows), key=lambda row: row.arrival_s)
-    return RecordedTrace(trace.format, tuple(rows), trace.block_tokens, trace.header)
-
-
-def _from_start(row: TraceRow, start: float) -> TraceRow:
-    return TraceRow(
-        row.arrival_s - start, row.input_tokens, row.output_tokens, row.hash_ids, row.tenant, row.priority
-    )
+    rows = (replace(row, arrival_s=row.arrival_s - start) for row in trace.rows)
+    return replace(trace, rows=tuple(sorted(rows, key=lambda row: row.arrival_s)))
 
 
 def _detect(path: Path, first: str) -> Literal["azure", "mooncake", "recording"]:
@@ -179,7 +172,7 @@ def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
         except (KeyError, ValueError, TypeError) as error:
             raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
     rows.sort(key=lambda row: row.arrival_s)  # lines are written as requests end
-    return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)), header)
+    return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)))
 
 
 def _recorded(record: dict[str, Any], hash_ids: list[int]) -> TraceRow:

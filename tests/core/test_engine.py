@@ -19,10 +19,10 @@ from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
 from camshaft.core.errors import EvidenceError, RequestError
 from camshaft.core.execute.base import Capacity
-from camshaft.core.messages import Output
+from camshaft.core.messages import Logprob, Output
 from camshaft.core.recording import replay
 from camshaft.core.request import Request, SamplingParams
-from camshaft.core.schedule.plan import StepPlan, StepResult, TokenLogprobs
+from camshaft.core.schedule.plan import StepPlan, StepResult
 from camshaft.core.workload.traces import read_trace
 from camshaft.policies.registry import load_policy
 
@@ -55,7 +55,7 @@ class FakeDevice:
         rows = handle.rows[handle.samples]
         lengths = (handle.starts + handle.num_tokens)[handle.samples]
         tokens = np.where(lengths % 11 == 0, EOS, 2 + lengths % 7).astype(np.int32)
-        logprobs = {int(row): TokenLogprobs([int(t)], [-0.5], 1) for row, t in zip(rows, tokens, strict=True)}
+        logprobs = {int(row): Logprob([int(t)], [-0.5], 1) for row, t in zip(rows, tokens, strict=True)}
         return StepResult(handle.step, rows, tokens, 1.0, logprobs=logprobs, failed=dict(self.fail))
 
     def close(self) -> None:

@@ -101,9 +101,9 @@ def test_a_whole_hit_leaves_one_token_and_copies_the_block_it_writes() -> None:
     match = cache.match(make_request(tokens.tolist()), tokens)
     assert match.tokens == 7
     assert cache.cost(match, 8) == 1
-    cache.take_changes()
+    cache.tables.take_changes()
     cache.begin(1, match)
-    changes = cache.take_changes()
+    changes = cache.tables.take_changes()
     source, target = changes.copies[0].tolist()
     assert source == cache.tables.blocks(0)[1]
     assert cache.tables.blocks(1) == [cache.tables.blocks(0)[0], target]
@@ -114,10 +114,10 @@ def test_changes_leave_once_and_in_order() -> None:
     cache = make_cache()
     cache.grow(2, 9)
     cache.grow_each(np.array([0, 1], dtype=np.int32))
-    changes = cache.take_changes()
+    changes = cache.tables.take_changes()
     assert changes.rows.tolist() == [2, 2, 2, 0, 1]
     assert changes.indices.tolist() == [0, 1, 2, 0, 0]
-    assert len(cache.take_changes().rows) == 0
+    assert len(cache.tables.take_changes().rows) == 0
 
 
 def test_integrity_names_what_is_broken() -> None:

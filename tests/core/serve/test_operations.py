@@ -7,12 +7,13 @@ from pathlib import Path
 
 import openai
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from serve_support import Running, events, running_server
 
 from camshaft import __version__
 from camshaft.core.messages import Stats
-from camshaft.core.serve.metrics import Metrics, metrics_text, registry_of
+from camshaft.core.serve.metrics import Metrics, registry_of
 
 COMPLETIONS = "/v1/completions"
 SPLIT = (
@@ -227,7 +228,7 @@ def test_what_the_executor_counts() -> None:
     metrics = Metrics("m")
     figures = {"graph_steps": 5, "eager_steps.prefill": 3, "eager_steps.too_large": 1, "out_of_memory": 2}
     metrics.take_stats(Stats(9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0.0, figures=figures))
-    lines = metrics_text(registry_of(metrics)).decode().splitlines()
+    lines = generate_latest(registry_of(metrics)).decode().splitlines()
     for path, reason, count in (("graph", "", 5), ("eager", "prefill", 3), ("eager", "too_large", 1)):
         labels = f'engine="0",model_name="m",path="{path}",reason="{reason}"'
         assert f"camshaft:executor_steps_total{{{labels}}} {count}.0" in lines

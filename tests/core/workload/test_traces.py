@@ -74,7 +74,6 @@ def test_the_requests_of_a_recording_are_a_workload(tmp_path: Path) -> None:
     begun = "".join(blocks_line(seq, hashes) for seq, hashes in ((1, [7]), (2, [5]), (1, [8])))
     text = HEADER + '{"type": "step", "step": 1}\n' + begun + late + request_line(0.25, 20, 0, [7])
     trace = read_trace(write(tmp_path, "r.jsonl", text))
-    assert trace.header["model"] == "m"
     assert trace.rows == (TraceRow(0.0, 20, 1, (7,)), TraceRow(1.25, 40, 3, (7, 8, 9), "team", 2))
     rows = list(load_workload(tmp_path / "r.jsonl").requests())
     assert [[segment.tokens for segment in row.segments] for row in rows] == [[16, 4], [16, 16, 8]]
