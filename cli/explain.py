@@ -38,9 +38,12 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return
-    for name, life in told["sequences"].items():
-        for line in story(name, life, every_token):
-            echo(line)
+    try:
+        lines = [line for name, life in told["sequences"].items() for line in story(name, life, every_token)]
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise click.ClickException(f"{url}: not an answer of this server") from None
+    for line in lines:
+        echo(line)
 
 
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:

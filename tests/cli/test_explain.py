@@ -83,13 +83,22 @@ def test_tokens_with_a_gap_are_two_runs() -> None:
     assert text.count("1 token, one a step up to step") == 2
 
 
+# What somebody else's server may say.
+OTHERS: dict[str, Any] = {
+    f"/debug/explain/other{number}": body
+    for number, body in enumerate(([], None, {}, {"sequences": []}, {"sequences": {"a": {"state": "x"}}}))
+}
+
+
 class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         known = self.path == "/debug/explain/cmpl%2Fa"
-        body: dict[str, Any] = {"id": "a", "sequences": {"cmpl-a-0": LIFE}}
-        if not known or self.headers.get("Authorization") != "Bearer k":
+        body: Any = {"id": "a", "sequences": {"cmpl-a-0": LIFE}}
+        if self.path in OTHERS:
+            body = OTHERS[self.path]
+        elif not known or self.headers.get("Authorization") != "Bearer k":
             body = {"error": {"message": "no request is remembered"}}
-        self.send_response(200 if "id" in body else 404)
+        self.send_response(404 if isinstance(body, dict) and "error" in body else 200)
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
@@ -120,6 +129,13 @@ def test_command(url: str) -> None:
     nowhere = run(explain, ["x", "--url", "http://127.0.0.1:1"])
     assert nowhere.exit_code == 1
     assert "is the server running there?" in nowhere.output
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_what_is_no_answer_of_this_server(url: str, number: int) -> None:
+    told = CliRunner().invoke(explain, [f"other{number}", "--url", url])
+    assert told.exit_code == 1
+    assert "not an answer of this server" in told.output
 
 
 @pytest.mark.parametrize("given", ["", "ftp://127.0.0.1", "http://", "http:///v1"])
