@@ -132,9 +132,7 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype:
     return names[name]
 
 
-def cache_dtype_of(
-    name: str, shape: ModelShape, device: torch.device, dtype: torch.dtype
-) -> torch.dtype | None:
+def cache_dtype_of(name: str, device: torch.device, dtype: torch.dtype) -> torch.dtype | None:
     """dtype of K and V, None for the model's own: FP8 (e4m3, with the checkpoint's scales, else 1) where `name` says so, on a GPU.
 
     Raises ConfigError for one that no kernel reads.
@@ -143,10 +141,6 @@ def cache_dtype_of(
         return None
     if name not in FP8_CACHES:
         raise ConfigError(f"kv_cache_dtype: {name!r}; served on a GPU are auto, {', '.join(FP8_CACHES)}")
-    if obstacle(shape) is not None:
-        raise ConfigError(
-            f"kv_cache_dtype: {name} works with the project's own model definitions; {obstacle(shape)}"
-        )
     return torch.float8_e4m3fn
 
 
@@ -178,7 +172,7 @@ def limits_of(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=budget.max_model_len,
         seed=config.seed or 0,
-        cache_dtype=cache_dtype_of(config.kv_cache_dtype, shape, device, dtype),
+        cache_dtype=cache_dtype_of(config.kv_cache_dtype, device, dtype),
         max_num_batched_tokens=settings.max_num_batched_tokens,
         capture_sizes=graph_sizes(config, kind),
         memory=told,

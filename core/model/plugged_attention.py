@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...kernels.fp8 import FP8, FP8_MAX
 from ...kernels.paged_attention import Sequences, paged_attention
 from ..errors import ModelError
 from .batch import ForwardBatch, PagedCache
@@ -125,10 +126,19 @@ def _attend(
         return query.new_empty((1, tokens, heads, width)), None
     caches = step.cache.k[layer], step.cache.v[layer]
     for cached, new in zip(caches, (key, value), strict=True):
-        cached[step.block, :, step.offset] = _widen(new, size)[0].transpose(0, 1)[step.kept].to(cached.dtype)
-    rows = _widen(query, size)[0].transpose(0, 1).reshape(tokens, heads * size).to(caches[0].dtype)
+        held, kept = _storable(cached, _widen(new, size)[0].transpose(0, 1)[step.kept])
+        held[step.block, :, step.offset] = kept
+    dtype = value.dtype if caches[0].dtype == FP8 else caches[0].dtype
+    rows = _widen(query, size)[0].transpose(0, 1).reshape(tokens, heads * size).to(dtype)
     out = paged_attention(rows, *caches, step.sequences, scale, sliding_window, soft_cap=softcap, sinks=s_aux)
     return out.view(1, tokens, heads, size)[..., :width], None
+
+
+def _storable(cached: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A cache and what is new in it, in one dtype that torch moves by index: FP8, whose scale is 1 here, as bytes."""
+    if cached.dtype != FP8:
+        return cached, new.to(cached.dtype)
+    return cached.view(torch.uint8), new.clamp(-FP8_MAX, FP8_MAX).to(FP8).view(torch.uint8)
 
 
 def _widen(x: torch.Tensor, size: int) -> torch.Tensor:
