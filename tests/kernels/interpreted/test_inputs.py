@@ -50,6 +50,10 @@ def long_tables(c: Case) -> None:
     c.sequences = dataclasses.replace(c.sequences, block_tables=c.sequences.block_tables.long())
 
 
+def whole_numbers(c: Case) -> None:
+    c.sinks = torch.zeros(2, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("spoil", "argument"),
     [
@@ -58,6 +62,7 @@ def long_tables(c: Case) -> None:
         (other_rows, "q"),
         (other_device, "v_cache"),
         (long_tables, "block_tables"),
+        (whole_numbers, "sinks"),
     ],
 )
 def test_a_wrong_tensor_is_named(spoil: Callable[[Case], None], argument: str) -> None:
