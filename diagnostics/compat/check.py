@@ -10,6 +10,7 @@ from .checks.combinations import rule_findings
 from .checks.context import Context
 from .checks.findings import Finding, Result, in_order
 from .checks.options import option_findings
+from .checks.refusals import refusal_findings
 from .checks.traps import trap_findings
 from .checks.unread import unread_findings
 from .facts.model_input import known_facts
@@ -57,6 +58,7 @@ def check(
         *rule_findings(context),
         *unread_findings(context),
     ]
+    found += refusal_findings(context, found)
     return Result(
         input=configuration.label,
         engine=name,

@@ -21,7 +21,7 @@ from .remedies import merged_values
 
 def rule_findings(context: Context) -> Iterator[Finding]:
     """The combination rules that this configuration meets, and those it would meet once its options are replaced."""
-    facts = _facts(context, context.values)
+    facts = facts_of(context, context.values)
     hits = evaluate(context.engine, context.target, facts)
     misread = {f"given.{m.flag.dest}" for m in context.parsed.misuses if m.flag is not None}
     for hit in hits:
@@ -32,7 +32,7 @@ def rule_findings(context: Context) -> Iterator[Finding]:
     repaired = _repaired(context)
     if repaired:
         before = {hit.rule.code for hit in hits}
-        for hit in evaluate(context.engine, context.target, _facts(context, context.values | repaired)):
+        for hit in evaluate(context.engine, context.target, facts_of(context, context.values | repaired)):
             if hit.rule.code not in before and hit.certain:
                 yield _after_repair(context, hit)
 
@@ -74,7 +74,8 @@ def memory_not_looked_at(
     )
 
 
-def _facts(context: Context, values: dict[str, Any]) -> Facts:
+def facts_of(context: Context, values: dict[str, Any]) -> Facts:
+    """What rules may ask of a configuration, with these values of its options."""
     return Facts(
         flags=values,
         env=context.env,

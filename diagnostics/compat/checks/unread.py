@@ -45,7 +45,7 @@ def unread_findings(context: Context) -> Iterator[Finding]:
 
 def _unknown_words(text: str, place: Place) -> Finding:
     return Finding(
-        code="IN-02",
+        code="IN-04",
         severity="info",
         change="unknown",
         message=f"What {text} stands for is only known when it runs; it was not checked.",

@@ -78,11 +78,11 @@ def _finish(engine: str, version: Version, made: Harvest, store: bool) -> Done:
     again = has_table(engine, str(version))
     if store:
         try:
-            add_tables(engine, {str(version): records(made.flags, made.env)})
+            add_tables(engine, {str(version): records(made.flags, made.env, made.refusals)})
         except OSError as error:
             raise HarvestError(f"the table cannot be stored: {error}") from error
     verb = ("replaced" if again else "added") if store else "not stored"
-    counts = f"{len(made.flags)} flags, {len(made.env)} environment variables"
+    counts = f"{len(made.flags)} flags, {len(made.env)} environment variables, {len(made.refusals)} refusals"
     return Done(f"{engine} {version}: {counts}; {verb}", changed, made.unresolved)
 
 

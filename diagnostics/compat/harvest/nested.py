@@ -19,10 +19,10 @@ MAX_DEPTH = 2
 
 def nested_fields(
     evaluator: Evaluator, option: Option, field: FieldSpec | None, resolvers: Resolvers
-) -> dict[str, Field]:
+) -> dict[str, tuple[FieldSpec, Field]]:
     """The keys that the option's object accepts, dotted where objects nest; empty when it takes no config object."""
     cls = _config_class(evaluator, option, field)
-    found: dict[str, Field] = {}
+    found: dict[str, tuple[FieldSpec, Field]] = {}
     if cls is not None:
         _expand(evaluator, cls, "", 1, resolvers, found)
     return found
@@ -59,7 +59,7 @@ def _expand(
     prefix: str,
     depth: int,
     resolvers: Resolvers,
-    found: dict[str, Field],
+    found: dict[str, tuple[FieldSpec, Field]],
 ) -> None:
     for field in fields(evaluator, cls):
         if not field.init or field.name.startswith("_"):
@@ -67,7 +67,7 @@ def _expand(
         parts = hint_parts(field.hint)
         name = prefix + field.name
         inner = next((part for part in parts if _has_fields(evaluator, part)), None)
-        found[name] = _field(evaluator, field, name, parts, resolvers)
+        found[name] = field, _field(evaluator, field, name, parts, resolvers)
         if inner is not None and depth < MAX_DEPTH and field.factory is not None and _is_user_object(inner):
             _expand(evaluator, inner, f"{name}.", depth + 1, resolvers, found)
 

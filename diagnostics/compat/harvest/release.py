@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..releases.table import EnvVar, Field, Flag
+from ..releases.table import EnvVar, Field, Flag, Refusal
 from .deprecation import Deprecations
 from .environment import environment_variables
 from .errors import HarvestError
 from .interpret.evaluator import Evaluator
-from .interpret.fields import FieldSpec, field_named
+from .interpret.fields import FieldSpec, field_named, fields
 from .interpret.source import PackageSource
 from .interpret.values import ClassValue, FunctionValue, Unknown
 from .kwargs import FIELD, conversion
 from .nested import nested_fields
 from .parser import Option, Recorder, default_of_option, suppressed
 from .plain import choices_of, default_of_value
+from .refusals import refusals
 from .resolved import Resolvers
 
 TYPE_NAMES = {
@@ -36,6 +38,7 @@ class Harvest:
     flags: dict[str, Flag]
     env: dict[str, EnvVar]
     unresolved: list[str]
+    refusals: dict[str, Refusal] = field(default_factory=dict)
 
 
 def harvest(root: Path) -> Harvest:
@@ -54,7 +57,7 @@ def harvest(root: Path) -> Harvest:
         flag = builder.flag(option)
         flags.setdefault(flag.name, flag)
     missed = [f"{place}: an add_argument call was not reached" for place in _unreached(tree, options)]
-    return Harvest(flags, environment_variables(evaluator), builder.unresolved + missed)
+    return Harvest(flags, environment_variables(evaluator), builder.unresolved + missed, builder.refusals())
 
 
 def serve_options(evaluator: Evaluator) -> list[Option]:
@@ -102,6 +105,25 @@ class _Builder:
         self._resolvers = Resolvers(evaluator)
         self._inverse = _inverse_prefixes(evaluator.tree)
         self.unresolved: list[str] = []
+        # The options, by their names in conditions, behind fields of the release's classes; and those classes.
+        self._names: dict[str, str] = {}
+        self._classes: dict[str, ClassValue] = {}
+
+    def refusals(self) -> dict[str, Refusal]:
+        """What the objects behind the options seen so far refuse."""
+        engine = self._engine_args("EngineArgs")
+        if engine is not None:
+            known = set(self._names.values())
+            self._note({spec.name: spec for spec in fields(self._evaluator, engine) if spec.name in known})
+        return refusals(self._evaluator, self._classes, self._names, self._resolvers)
+
+    def _note(self, specs: Mapping[str, FieldSpec]) -> None:
+        for name, spec in specs.items():
+            if (
+                "." in name or spec.qualified not in self._names
+            ):  # a key is written out more often than its short form
+                self._names[spec.qualified] = name
+            self._classes[spec.owner.name] = spec.owner
 
     def flag(self, option: Option) -> Flag:
         field: FieldSpec | None = option.kwargs.get(FIELD)
@@ -110,7 +132,10 @@ class _Builder:
         behind = field or self._engine_field(option)
         raw = default_of_option(option)
         default = None if suppressed(raw) else self._plain(option, raw)
-        nested = nested_fields(self._evaluator, option, field, self._resolvers)
+        keys = nested_fields(self._evaluator, option, field, self._resolvers)
+        nested = {name: key for name, (_, key) in keys.items()}
+        self._note({option.dest: behind} if behind else {})
+        self._note({f"{option.dest}.{name}": spec for name, (spec, _) in keys.items()})
         resolved = self._resolvers.place(option.dest, behind) if default is None else None
         takes_bool = kind in {"store_true", "store_false", "boolean_optional", "store_boolean"}
         return Flag(
@@ -164,14 +189,16 @@ class _Builder:
 
     def _engine_field(self, option: Option) -> FieldSpec | None:
         """The EngineArgs field behind an option written out by hand."""
-        module = self._evaluator.tree.module("vllm.engine.arg_utils")
-        if module is None:
-            return None
         for name in ("EngineArgs", "AsyncEngineArgs"):
-            found = field_named(self._evaluator, self._evaluator.module_name(module, name), option.dest)
+            found = field_named(self._evaluator, self._engine_args(name), option.dest)
             if found is not None:
                 return found
         return None
+
+    def _engine_args(self, name: str) -> ClassValue | None:
+        module = self._evaluator.tree.module("vllm.engine.arg_utils")
+        found = None if module is None else self._evaluator.module_name(module, name)
+        return found if isinstance(found, ClassValue) else None
 
 
 def _inverse_prefixes(tree: PackageSource) -> dict[str, str]:

@@ -17,24 +17,48 @@ class Resolvers:
         self._engine: dict[str, str] = {}
         self._own: dict[str, str] = {}
         self._others: dict[str, str] = {}
+        # The names, in any of these forms, that are set whatever they were.
+        self._overwritten: set[str] = set()
         tree = evaluator.tree
         module = tree.module("vllm.engine.arg_utils")
         if module is not None:
             for cls in _classes(module, "EngineArgs"):
-                _collect(module, cls, self._engine)
+                self._collect(module, cls, self._engine)
         for module in _config_modules(tree):
             for cls in _classes(module, "Config"):
-                _collect(module, cls, self._own, f"{cls.name}.")
-                _collect_others(module, cls, self._others)
+                self._collect(module, cls, self._own, f"{cls.name}.")
+                self._collect_others(module, cls)
         for module in tree.modules_under("vllm/platforms"):
             for cls in _classes(module, "Platform"):
-                _collect_others(module, cls, self._others)
+                self._collect_others(module, cls)
+
+    def keeps(self, dest: str, field: FieldSpec) -> bool:
+        """Whether a given value is left as it is: what else sets the field does so only where it is None."""
+        attribute = f"{_config_attribute(field.owner.name)}.{field.name}"
+        return self._overwritten.isdisjoint((dest, field.qualified, attribute))
 
     def place(self, dest: str, field: FieldSpec | None) -> str | None:
         """`file:line` of the code that fills in the setting, or None when nothing does."""
         if dest in self._engine:
             return self._engine[dest]
         return None if field is None else self.of_field(field)
+
+    def _collect(self, module: Module, cls: ast.ClassDef, into: dict[str, str], prefix: str = "") -> None:
+        for target, node, fills in _assignments(cls):
+            if isinstance(target.value, ast.Name) and target.value.id == "self":
+                self._note(into, prefix + target.attr, module.evidence(node), fills)
+
+    def _collect_others(self, module: Module, cls: ast.ClassDef) -> None:
+        for target, node, fills in _assignments(cls):
+            holder = target.value
+            name = getattr(holder, "attr", None) or getattr(holder, "id", "")
+            if name.endswith("_config"):
+                self._note(self._others, f"{name}.{target.attr}", module.evidence(node), fills)
+
+    def _note(self, into: dict[str, str], name: str, place: str, fills: bool) -> None:
+        into.setdefault(name, place)
+        if not fills:
+            self._overwritten.add(name)
 
     def of_field(self, field: FieldSpec) -> str | None:
         """The same for a config field: set by its own class, by another config or by a platform."""
@@ -60,28 +84,37 @@ def _classes(module: Module, suffix: str) -> list[ast.ClassDef]:
     ]
 
 
-def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt]]:
-    """Attribute targets of assignments in the class's methods, other than to None and in source order."""
-    found = []
-    for node in ast.walk(cls):
-        if isinstance(node, ast.Assign) and not (
-            isinstance(node.value, ast.Constant) and node.value.value is None
-        ):
-            for target in node.targets:
-                items = target.elts if isinstance(target, ast.Tuple) else [target]
-                found += [(item, node) for item in items if isinstance(item, ast.Attribute)]
-    return sorted(found, key=lambda pair: pair[1].lineno)
+def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt, bool]]:
+    """Attribute targets of assignments in the class's methods, other than to None and in source order.
+
+    With each whether it is only made where the attribute is None.
+    """
+    found: list[tuple[ast.Attribute, ast.stmt, bool]] = []
+
+    def walk(node: ast.AST, unset: tuple[str, ...]) -> None:
+        if isinstance(node, ast.If):
+            for inner in node.body:
+                walk(inner, (*unset, *_unset(node.test)))
+            for inner in node.orelse:
+                walk(inner, unset)
+            return
+        if isinstance(node, ast.Assign):
+            constant = node.value.value if isinstance(node.value, ast.Constant) else ...
+            targets = [item for t in node.targets for item in (t.elts if isinstance(t, ast.Tuple) else [t])]
+            attributes = [item for item in targets if isinstance(item, ast.Attribute)]
+            found.extend((t, node, ast.unparse(t) in unset) for t in attributes if constant is not None)
+        for inner in ast.iter_child_nodes(node):
+            walk(inner, unset)
+
+    walk(cls, ())
+    return sorted(found, key=lambda item: item[1].lineno)
 
 
-def _collect(module: Module, cls: ast.ClassDef, into: dict[str, str], prefix: str = "") -> None:
-    for target, node in _assignments(cls):
-        if isinstance(target.value, ast.Name) and target.value.id == "self":
-            into.setdefault(prefix + target.attr, module.evidence(node))
-
-
-def _collect_others(module: Module, cls: ast.ClassDef, into: dict[str, str]) -> None:
-    for target, node in _assignments(cls):
-        holder = target.value
-        name = getattr(holder, "attr", None) or getattr(holder, "id", "")
-        if name.endswith("_config"):
-            into.setdefault(f"{name}.{target.attr}", module.evidence(node))
+def _unset(test: ast.expr) -> list[str]:
+    """What a test finds to be None."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return [
+        ast.unparse(part.left)
+        for part in parts
+        if isinstance(part, ast.Compare) and ast.unparse(part).endswith(" is None")
+    ]

@@ -106,6 +106,8 @@ def _alternatives(kind: str) -> list[str]:
 
 
 def _one(kind: str, text: str) -> Any:
+    if kind.startswith("list["):  # one of the words of an option that takes several
+        return _one(kind[5:-1], text)
     base = kind.split("[", 1)[0]
     reader = READERS.get(base)
     if reader is None:

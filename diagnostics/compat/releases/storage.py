@@ -27,6 +27,7 @@ class FlagsFile(msgspec.Struct):
     flags: dict[str, Runs]
     nested: dict[str, dict[str, Runs]]
     environment: dict[str, Runs]
+    refusals: dict[str, Runs] = {}
 
 
 class Lines(msgspec.Struct, array_like=True):
@@ -44,6 +45,7 @@ class EvidenceFile(msgspec.Struct):
     files: list[str]
     flags: dict[str, dict[str, Lines]]
     environment: dict[str, Lines]
+    refusals: dict[str, Lines] = {}
 
 
 def tables_directory(engine: str) -> Path:
@@ -88,8 +90,16 @@ class Store:
 
     def environment_at(self, version: str) -> dict[str, Record]:
         """Every environment variable's record at that release."""
-        found = self._at(self.file.environment, version)
-        lines = self._open_evidence().environment
+        return self._placed(self.file.environment, self._open_evidence().environment, version)
+
+    def refusals_at(self, version: str) -> dict[str, Record]:
+        """Every refusal's record at that release."""
+        return self._placed(self.file.refusals, self._open_evidence().refusals, version)
+
+    def _placed(
+        self, table: Mapping[str, Runs], lines: Mapping[str, Lines], version: str
+    ) -> dict[str, Record]:
+        found = self._at(table, version)
         for name, record in found.items():
             if name in lines and (place := self._place(lines[name], version)):
                 record["evidence"] = place
@@ -136,11 +146,12 @@ def open_store(engine: str) -> Store | None:
     return Store(tables_directory(engine))
 
 
-Tables = Mapping[str, tuple[Mapping[str, Record], Mapping[str, Record]]]
+Records = Mapping[str, Record]
+Tables = Mapping[str, tuple[Records, Records, Records]]
 
 
 def save(directory: Path, order: list[str], tables: Tables) -> None:
-    """Write the tables of releases `order` (ascending): release -> (flag records, environment records)."""
+    """Write the tables of releases `order` (ascending): release -> records of (flags, environment, refusals)."""
     flags = {
         version: {name: _plain(record) for name, record in tables[version][0].items()} for version in order
     }
@@ -148,12 +159,18 @@ def save(directory: Path, order: list[str], tables: Tables) -> None:
         name: _runs(order, {v: tables[v][0].get(name, {}).get("nested", {}) for v in order})
         for name in _names(flags.values())
     }
-    environment = {version: {n: _plain(r) for n, r in tables[version][1].items()} for version in order}
+    others = {
+        name: {version: tables[version][part] for version in order}
+        for part, name in ((1, "environment"), (2, "refusals"))
+    }
     files: list[str] = []
     evidence = {
         kind: _lines(order, {v: _places(tables[v][0], kind) for v in order}, files) for kind in EVIDENCE_KEYS
     }
-    of_environment = _lines(order, {v: _places(tables[v][1], "evidence") for v in order}, files)
+    places = {
+        name: _lines(order, {v: _places(records, "evidence") for v, records in table.items()}, files)
+        for name, table in others.items()
+    }
     directory.mkdir(parents=True, exist_ok=True)
     _write(
         directory / "flags.json",
@@ -161,10 +178,15 @@ def save(directory: Path, order: list[str], tables: Tables) -> None:
             "versions": order,
             "flags": _runs(order, flags),
             "nested": {name: keys for name, keys in nested.items() if keys},
-            "environment": _runs(order, environment),
+            **{
+                name: _runs(
+                    order, {v: {n: _plain(r) for n, r in records.items()} for v, records in table.items()}
+                )
+                for name, table in others.items()
+            },
         },
     )
-    _write(directory / "evidence.json", {"files": files, "flags": evidence, "environment": of_environment})
+    _write(directory / "evidence.json", {"files": files, "flags": evidence, **places})
     _replace(directory / "versions.json", _text(order) + "\n")
 
 

@@ -83,14 +83,29 @@ class EnvVar(msgspec.Struct, omit_defaults=True):
     deprecated: str | None = None
 
 
-class Table:
-    """Everything one release accepts. `flags` by canonical name (`--max-num-seqs`), `env` by name."""
+class Refusal(msgspec.Struct, omit_defaults=True):
+    """A compiled condition (`rules.conditions`) under which the release's own objects raise."""
 
-    def __init__(self, engine: str, version: Version, flags: dict[str, Flag], env: dict[str, EnvVar]) -> None:
+    when: list[Any]
+    evidence: str = ""
+
+
+class Table:
+    """Everything one release accepts: `flags` by canonical name (`--max-num-seqs`), `env` by name; and what it refuses."""
+
+    def __init__(
+        self,
+        engine: str,
+        version: Version,
+        flags: dict[str, Flag],
+        env: dict[str, EnvVar],
+        refusals: dict[str, Refusal] | None = None,
+    ) -> None:
         self.engine = engine
         self.version = version
         self.flags = flags
         self.env = env
+        self.refusals = refusals or {}
         self._spelled: dict[str, str] | None = None
 
     def find(self, spelled: str) -> Flag | None:
@@ -148,7 +163,8 @@ def load(engine: str, version: Version) -> Table:
         raise UnknownVersion(f"no table for {engine} {version}")
     flags = {name: _flag(name, record) for name, record in stored.flags_at(text).items()}
     env = {name: EnvVar(name=name, **record) for name, record in stored.environment_at(text).items()}
-    return Table(engine, version, flags, env)
+    refusals = {name: Refusal(**record) for name, record in stored.refusals_at(text).items()}
+    return Table(engine, version, flags, env, refusals)
 
 
 def forget() -> None:

@@ -15,6 +15,7 @@ else b``, lists, numbers, strings, ``true false null``, dotted names, and calls 
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -247,6 +248,26 @@ def _symbol(op: Any, source: str) -> str:
     if name not in symbols:
         raise ConditionError(f"{source!r}: operator {name} is not in the condition language")
     return symbols[name]
+
+
+def text(node: Node) -> str:
+    """A compiled condition in the words of its language."""
+    kind, *parts = node
+    if kind == "name":
+        return parts[0]
+    if kind == "lit":
+        return json.dumps(parts[0])
+    if kind == "list":
+        return f"[{', '.join(map(text, parts))}]"
+    if kind == "call":
+        return f"{parts[0]}({', '.join(map(text, parts[1:]))})"
+    if kind == "not":
+        return f"not ({text(parts[0])})"
+    if kind in ("and", "or"):
+        return f" {kind} ".join(
+            f"({text(part)})" if part[0] in ("and", "or") else text(part) for part in parts
+        )
+    return f"{text(parts[0])} {kind} {text(parts[1])}"
 
 
 def names(node: Node) -> set[str]:

@@ -44,7 +44,7 @@ class Facts:
 class Scope:
     """Resolves the names in conditions for one configuration at one release.
 
-    ``given.x`` is what the user gave or null; ``env.X``, ``model.x`` and ``device.x`` are facts, and ``backend.x``
+    ``given.x`` is what the user gave or null, ``kept.x`` the same or unknown; ``env.X``, ``model.x`` and ``device.x`` are facts, and ``backend.x``
     one of the attention backend in use, which only a person can tell; ``memory.x`` is the start-up memory in GiB; a
     term of the rule set is computed; anything else is a flag's effective value (``speculative_config.method`` reads
     JSON).
@@ -72,6 +72,9 @@ class Scope:
         if space == "given":
             value = _descend(self._facts.flags, rest)
             return unknown(*self._more) if value is None and self._more else value
+        if space == "kept":
+            value = _descend(self._facts.flags, rest)
+            return unknown(rest) if value is None else value
         if space == "env":
             return self._facts.env.get(rest)
         if space == "model":

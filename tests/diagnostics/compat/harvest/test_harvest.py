@@ -168,9 +168,9 @@ def test_a_folder_without_a_serve_command_is_refused(tmp_path: Path) -> None:
 def test_a_release_added_between_two_others_leaves_them_as_they_were(tmp_path: Path) -> None:
     flags = {name: Flag(name=name, type="int", default=1, evidence="x.py:3") for name in ("--a", "--b")}
     changed = {"--a": Flag(name="--a", type="int", default=2, evidence="x.py:9")}
-    add_tables("vllm", {"0.2.0": records(flags, {}), "0.10.0": records(flags, {})}, tmp_path)
+    add_tables("vllm", {"0.2.0": records(flags, {}, {}), "0.10.0": records(flags, {}, {})}, tmp_path)
     before = stored_tables(tmp_path)
-    add_tables("vllm", {"0.9.0": records(changed, {})}, tmp_path)
+    add_tables("vllm", {"0.9.0": records(changed, {}, {})}, tmp_path)
     after = stored_tables(tmp_path)
     assert list(after) == ["0.2.0", "0.9.0", "0.10.0"]
     assert {version: after[version] for version in before} == before

@@ -14,8 +14,8 @@ from camshaft.diagnostics.compat.releases.versions import parse, versions
 def test_the_stored_table_of_this_release_equals_the_code() -> None:
     store = open_store("camshaft")
     assert store is not None
-    made = records(own_table().flags, own_table().env)
-    stored = store.flags_at(__version__), store.environment_at(__version__)
+    made = records(own_table().flags, own_table().env, {})
+    stored = store.flags_at(__version__), store.environment_at(__version__), store.refusals_at(__version__)
     assert stored == made, "run: engine matrix harvest --engine camshaft"
 
 

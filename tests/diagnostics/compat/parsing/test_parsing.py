@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat.facts.unknown import Unknown
 from camshaft.diagnostics.compat.inputs.base import Source, Word
+from camshaft.diagnostics.compat.inputs.read import read_command
 from camshaft.diagnostics.compat.parsing.arguments import Argument
 from camshaft.diagnostics.compat.parsing.conversion import BadValue, convert, human_readable
 from camshaft.diagnostics.compat.parsing.parser import Parsed, Parser
 from camshaft.diagnostics.compat.releases.table import Flag, Table, load
 from camshaft.diagnostics.compat.releases.versions import parse
+from camshaft.diagnostics.compat.run import check_all
 
 SOURCE = Source("test", "")
 
@@ -152,3 +154,16 @@ def test_human_readable_numbers(text: str, value: int) -> None:
 def test_numbers_that_are_none(text: str) -> None:
     with pytest.raises(BadValue):
         human_readable(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ("--cudagraph-capture-sizes 1 2 4 --max-cudagraph-capture-size 4", True),
+        ("--cudagraph-capture-sizes 1 2 4 --max-cudagraph-capture-size 8", False),
+        ("--cudagraph-capture-sizes 1 two", False),
+    ],
+)
+def test_the_words_of_a_list_are_read_by_their_type(options: str, starts: bool) -> None:
+    (result,) = check_all(read_command(f"vllm serve m {options}"), targets=["0.18.0"])
+    assert result.starts is starts

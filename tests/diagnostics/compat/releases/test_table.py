@@ -225,7 +225,9 @@ records = st.fixed_dictionaries(
 releases = st.dictionaries(
     st.sampled_from(["0.1.0", "0.2.0", "0.10.0", "0.10.1", "0.11.0"]),
     st.tuples(
-        st.dictionaries(words, records), st.dictionaries(words, st.fixed_dictionaries({"evidence": places}))
+        st.dictionaries(words, records),
+        st.dictionaries(words, st.fixed_dictionaries({"evidence": places})),
+        st.dictionaries(words, st.fixed_dictionaries({"when": st.just(["lit", True]), "evidence": places})),
     ),
     min_size=1,
 )
@@ -242,3 +244,4 @@ def test_what_is_stored_is_read_back_for_every_release(tables: dict[str, Any]) -
         for version in order:
             assert store.flags_at(version) == tables[version][0]
             assert store.environment_at(version) == tables[version][1]
+            assert store.refusals_at(version) == tables[version][2]
