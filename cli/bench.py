@@ -12,7 +12,7 @@ import click
 
 from .loads import workload_of
 from .names import policy_list, presets, set_option, workloads
-from .output import output_option, user_errors, write_text
+from .output import console, output_option, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
@@ -126,12 +126,10 @@ def _bench(options: dict[str, Any]) -> None:
     if options["form"] == "json":
         click.echo(json.dumps(document, indent=2))
     else:
-        from rich.console import Console
-
         from ..diagnostics.bench.render import print_result
 
         title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
-        print_result(Console(), result, title, samples, about.get("server"))
+        print_result(console(), result, title, samples, about.get("server"))
     _write(options["output"], document)
 
 
@@ -255,11 +253,9 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     if options["form"] == "json":
         click.echo(json.dumps(watch.document(), indent=2))
     else:
-        from rich.console import Console
-
         from ..diagnostics.bench.render import print_comparison
 
-        print_comparison(Console(), watch.comparison())
+        print_comparison(console(), watch.comparison())
     _write(options["output"], watch.document())
 
 
@@ -341,11 +337,9 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
     if form == "json":
         click.echo(json.dumps([asdict(row) for row in measured], indent=2))
         return
-    from rich.console import Console
-
     from ..diagnostics.bench.render import print_overhead
 
-    print_overhead(Console(), measured)
+    print_overhead(console(), measured)
 
 
 @bench.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from rich.progress import Progress, TaskID
 
 EVERY_S = 20.0  # between lines
 
@@ -52,13 +52,20 @@ def _lines() -> Callable[[str, int, int], None]:
     return progress
 
 
+def _progress(told: str) -> Progress:
+    """A bar that `with` shows; `told` stands beside it: a column of rich's."""
+    from rich import progress
+    from rich.console import Console
+
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), getattr(progress, told)())
+    return progress.Progress(
+        *columns, progress.TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    )
+
+
 @contextmanager
 def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _progress("TaskProgressColumn") as bar:
         tasks: dict[str, TaskID] = {}
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -126,9 +133,5 @@ def running() -> Iterator[Bar | Lines]:
     if not sys.stderr.isatty():
         yield Lines()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _progress("MofNCompleteColumn") as bar:
         yield Bar(bar)

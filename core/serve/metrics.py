@@ -31,6 +31,30 @@ _N = [1, 2, 5, 10, 20]
 _PREEMPTIONS = [1, 2, 3, 4, 5, 10, 20]
 _HTTP_S = [0.1, 0.5, 1.0]  # as prometheus-fastapi-instrumentator's, whose names the HTTP metrics have
 
+# vllm's names, without the prefix: help, and bounds; None: in steps of 1, 2, 5 up to the model's length.
+_HISTOGRAMS: dict[str, tuple[str, Iterable[float] | None]] = {
+    "time_to_first_token_seconds": ("Time to first token in seconds.", _TTFT_S),
+    "inter_token_latency_seconds": ("Inter-token latency in seconds.", _ITL_S),
+    "request_time_per_output_token_seconds": ("Time per output token of a request in seconds.", _ITL_S),
+    "e2e_request_latency_seconds": ("End to end request latency in seconds.", _REQUEST_S),
+    "request_queue_time_seconds": ("Time spent WAITING in seconds.", _REQUEST_S),
+    "request_inference_time_seconds": ("Time spent RUNNING in seconds.", _REQUEST_S),
+    "request_prefill_time_seconds": ("Time spent in PREFILL in seconds.", _REQUEST_S),
+    "request_decode_time_seconds": ("Time spent in DECODE in seconds.", _REQUEST_S),
+    "iteration_tokens_total": ("Tokens per engine step.", _STEP_TOKENS),
+    "request_params_n": ("The n request parameter.", _N),
+    "request_num_preemptions": ("Times a request was preempted.", _PREEMPTIONS),
+    "request_prompt_tokens": ("Prefill tokens processed.", None),
+    "request_generation_tokens": ("Generation tokens processed.", None),
+    "request_max_num_generation_tokens": ("Maximum number of requested generation tokens.", None),
+    "request_params_max_tokens": ("The max_tokens request parameter.", None),
+    "request_prefill_kv_computed_tokens": (
+        "New KV tokens computed during prefill, cached ones excluded.",
+        None,
+    ),
+}
+_NOTHING = Stats(*[0] * 12)
+
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -74,7 +98,7 @@ class Metrics(Collector):
 
     def __init__(self, model_name: str) -> None:
         self._labels = (model_name, "0")
-        self.stats: Stats | None = None
+        self.stats = _NOTHING
         self._cache_labels: dict[str, str] = {}  # empty until the engine is ready
         self.admission_rejections = 0
         self.prompt_tokens = 0
@@ -84,52 +108,24 @@ class Metrics(Collector):
         self.http: dict[tuple[str, str, str], int] = {}
         self.http_s: dict[tuple[str, str], Histogram] = {}
         self.step_s = Histogram(_STEP_S)
-        self._sized(32768)
-        self.histograms: dict[str, tuple[str, Histogram]] = {
-            "time_to_first_token_seconds": ("Time to first token in seconds.", Histogram(_TTFT_S)),
-            "inter_token_latency_seconds": ("Inter-token latency in seconds.", Histogram(_ITL_S)),
-            "request_time_per_output_token_seconds": (
-                "Time per output token of a request in seconds.",
-                Histogram(_ITL_S),
-            ),
-            "e2e_request_latency_seconds": ("End to end request latency in seconds.", Histogram(_REQUEST_S)),
-            "request_queue_time_seconds": ("Time spent WAITING in seconds.", Histogram(_REQUEST_S)),
-            "request_inference_time_seconds": ("Time spent RUNNING in seconds.", Histogram(_REQUEST_S)),
-            "request_prefill_time_seconds": ("Time spent in PREFILL in seconds.", Histogram(_REQUEST_S)),
-            "request_decode_time_seconds": ("Time spent in DECODE in seconds.", Histogram(_REQUEST_S)),
-            "iteration_tokens_total": ("Tokens per engine step.", Histogram(_STEP_TOKENS)),
-            "request_params_n": ("The n request parameter.", Histogram(_N)),
-            "request_num_preemptions": ("Times a request was preempted.", Histogram(_PREEMPTIONS)),
-        }
+        self._size(32768)
 
-    def _sized(self, max_model_len: int) -> None:
-        bounds = _one_two_five(max_model_len)
-        self.sized: dict[str, tuple[str, Histogram]] = {
-            "request_prompt_tokens": ("Prefill tokens processed.", Histogram(bounds)),
-            "request_generation_tokens": ("Generation tokens processed.", Histogram(bounds)),
-            "request_max_num_generation_tokens": (
-                "Maximum number of requested generation tokens.",
-                Histogram(bounds),
-            ),
-            "request_params_max_tokens": ("The max_tokens request parameter.", Histogram(bounds)),
-            "request_prefill_kv_computed_tokens": (
-                "New KV tokens computed during prefill, cached ones excluded.",
-                Histogram(bounds),
-            ),
-        }
+    def _size(self, max_model_len: int) -> None:
+        lengths = _one_two_five(max_model_len)
+        self.histograms = {name: Histogram(bounds or lengths) for name, (_, bounds) in _HISTOGRAMS.items()}
 
     # what the server tells
 
     def engine_ready(self, ready: Ready, config: ServeConfig) -> None:
         """Sizes what depends on the model's length; call once, before traffic."""
         self._cache_labels = _cache_labels(ready, config)
-        self._sized(ready.max_model_len)
+        self._size(ready.max_model_len)
 
     def observe_arrival(self, n: int, max_tokens: int, sequences: int) -> None:
         """A request was accepted: `sequences` of them, each with `max_tokens`."""
-        self.histograms["request_params_n"][1].observe(n)
-        self.sized["request_params_max_tokens"][1].observe(max_tokens, sequences)
-        self.sized["request_max_num_generation_tokens"][1].observe(max_tokens, sequences)
+        self.histograms["request_params_n"].observe(n)
+        self.histograms["request_params_max_tokens"].observe(max_tokens, sequences)
+        self.histograms["request_max_num_generation_tokens"].observe(max_tokens, sequences)
 
     def observe_output(self, generation: Generation, sequence: Sequence, tokens: int, now_s: float) -> None:
         """A sequence got `tokens` new tokens, or ended."""
@@ -139,10 +135,10 @@ class Metrics(Collector):
                 sequence.first_token_s = now_s
                 self.prompt_tokens += len(sequence.prompt)
                 self.prompt_tokens_cached += sequence.cached_tokens or 0
-                self.histograms["time_to_first_token_seconds"][1].observe(now_s - generation.arrival_s)
+                self.histograms["time_to_first_token_seconds"].observe(now_s - generation.arrival_s)
             else:
                 gap_s = (now_s - sequence.last_token_s) / tokens
-                self.histograms["inter_token_latency_seconds"][1].observe(gap_s, tokens)
+                self.histograms["inter_token_latency_seconds"].observe(gap_s, tokens)
             sequence.last_token_s = now_s
         if sequence.finished:
             self._observe_end(generation, sequence, now_s)
@@ -153,22 +149,22 @@ class Metrics(Collector):
         if sequence.error is not None:
             return
         observe = self.histograms
-        observe["e2e_request_latency_seconds"][1].observe(now_s - generation.arrival_s)
-        self.sized["request_prompt_tokens"][1].observe(len(sequence.prompt))
-        self.sized["request_generation_tokens"][1].observe(sequence.num_tokens)
+        observe["e2e_request_latency_seconds"].observe(now_s - generation.arrival_s)
+        self.histograms["request_prompt_tokens"].observe(len(sequence.prompt))
+        self.histograms["request_generation_tokens"].observe(sequence.num_tokens)
         computed = len(sequence.prompt) - (sequence.cached_tokens or 0)
-        self.sized["request_prefill_kv_computed_tokens"][1].observe(computed)
+        self.histograms["request_prefill_kv_computed_tokens"].observe(computed)
         if sequence.num_tokens > 1 and sequence.first_token_s is not None:
             per_token_s = (now_s - sequence.first_token_s) / (sequence.num_tokens - 1)
-            observe["request_time_per_output_token_seconds"][1].observe(per_token_s)
+            observe["request_time_per_output_token_seconds"].observe(per_token_s)
         timing = sequence.timing
         if timing is not None:
-            observe["request_queue_time_seconds"][1].observe(timing.queued_ms / 1e3)
-            observe["request_prefill_time_seconds"][1].observe(timing.prefill_ms / 1e3)
-            observe["request_decode_time_seconds"][1].observe(timing.decode_ms / 1e3)
+            observe["request_queue_time_seconds"].observe(timing.queued_ms / 1e3)
+            observe["request_prefill_time_seconds"].observe(timing.prefill_ms / 1e3)
+            observe["request_decode_time_seconds"].observe(timing.decode_ms / 1e3)
             inference_ms = timing.prefill_ms + timing.decode_ms
-            observe["request_inference_time_seconds"][1].observe(inference_ms / 1e3)
-            observe["request_num_preemptions"][1].observe(timing.preemptions)
+            observe["request_inference_time_seconds"].observe(inference_ms / 1e3)
+            observe["request_num_preemptions"].observe(timing.preemptions)
 
     def count_aborted(self, sequences: int) -> None:
         """Sequences ended by their client."""
@@ -177,7 +173,7 @@ class Metrics(Collector):
     def take_stats(self, stats: Stats) -> None:
         """The engine's own figures."""
         self.stats = stats
-        iteration = self.histograms["iteration_tokens_total"][1]
+        iteration = self.histograms["iteration_tokens_total"]
         for tokens in stats.iteration_tokens:
             iteration.observe(tokens)
         for duration_ms in stats.step_ms:
@@ -193,11 +189,11 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._engine_families()
-        for name, (text, histogram) in {**self.histograms, **self.sized}.items():
-            yield self._histogram(f"vllm:{name}", text, histogram)
+        for name, histogram in self.histograms.items():
+            yield self._histogram(f"vllm:{name}", _HISTOGRAMS[name][0], histogram)
         yield self._histogram("camshaft:step_duration_seconds", "Duration of a step in seconds.", self.step_s)
         yield from self._split_families()
-        yield from self._executor_families(self.stats.figures if self.stats else {})
+        yield from self._executor_families(self.stats.figures)
         yield from self._http_families()
         if self._cache_labels:
             family = GaugeMetricFamily(
@@ -208,14 +204,14 @@ class Metrics(Collector):
 
     def _engine_families(self) -> Iterator[Metric]:
         stats = self.stats
-        used = stats.used_blocks / stats.total_blocks if stats and stats.total_blocks else 0.0
+        used = stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0
         gauges = {
-            "vllm:num_requests_running": ("Requests in execution.", stats.running if stats else 0),
-            "vllm:num_requests_waiting": ("Requests waiting.", stats.waiting if stats else 0),
+            "vllm:num_requests_running": ("Requests in execution.", stats.running),
+            "vllm:num_requests_waiting": ("Requests waiting.", stats.waiting),
             "vllm:kv_cache_usage_perc": ("KV-cache usage, 1 is 100 percent.", used),
             "camshaft:kv_waste_ratio": (
                 "Share of the slots of used blocks that hold no token.",
-                stats.waste if stats else 0.0,
+                stats.waste,
             ),
         }
         for name, (text, value) in gauges.items():
@@ -223,14 +219,14 @@ class Metrics(Collector):
             gauge.add_metric(self._labels, value)
             yield gauge
         counters = {
-            "vllm:prefix_cache_queries": ("Prompt tokens looked up.", stats.prefix_queries if stats else 0),
-            "vllm:prefix_cache_hits": ("Prompt tokens found.", stats.prefix_hits if stats else 0),
-            "vllm:num_preemptions": ("Preemptions.", stats.preemptions if stats else 0),
+            "vllm:prefix_cache_queries": ("Prompt tokens looked up.", stats.prefix_queries),
+            "vllm:prefix_cache_hits": ("Prompt tokens found.", stats.prefix_hits),
+            "vllm:num_preemptions": ("Preemptions.", stats.preemptions),
             "vllm:prompt_tokens": ("Prefill tokens processed.", self.prompt_tokens),
             "vllm:prompt_tokens_cached": ("Prompt tokens found in the cache.", self.prompt_tokens_cached),
             "vllm:generation_tokens": ("Generation tokens processed.", self.generation_tokens),
-            "camshaft:policy_faults": ("Steps a policy failed in.", stats.policy_faults if stats else 0),
-            "camshaft:steps": ("Engine steps.", stats.step if stats else 0),
+            "camshaft:policy_faults": ("Steps a policy failed in.", stats.policy_faults),
+            "camshaft:steps": ("Engine steps.", stats.step),
         }
         for name, (text, value) in counters.items():
             counter = CounterMetricFamily(name, text, labels=["model_name", "engine"])
@@ -245,7 +241,6 @@ class Metrics(Collector):
     def _split_families(self) -> Iterator[Metric]:
         """Figures that carry one more label."""
         computed, cached = self.prompt_tokens - self.prompt_tokens_cached, self.prompt_tokens_cached
-        hits, waiting = (self.stats.prefix_hits, self.stats.waiting) if self.stats else (0, 0)
         counters = (
             ("request_success", "Finished requests by reason.", "finished_reason", self.finished),
             (
@@ -264,7 +259,7 @@ class Metrics(Collector):
                 "prompt_tokens_cached_by_source",
                 "Prefix hits by the memory that held them.",
                 "source",
-                {"device": hits},
+                {"device": self.stats.prefix_hits},
             ),
         )
         for name, text, label, values in counters:
@@ -274,7 +269,7 @@ class Metrics(Collector):
                 "num_requests_waiting_by_reason",
                 "Waiting requests by reason; no adapter or transfer ever defers one here.",
                 "reason",
-                {"capacity": waiting, "deferred": 0},
+                {"capacity": self.stats.waiting, "deferred": 0},
             ),
             (
                 "engine_sleep_state",
