@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .request import SamplingParams
+from .request import Logprob, SamplingParams
 
 
 class _Message(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
@@ -64,14 +64,6 @@ class Ready(_Message):
     policy: str
     memory: dict[str, Any] = {}
     vocab_size: int = 0  # of the model; 0 is unknown, then the tokenizer's counts
-
-
-class Logprob(msgspec.Struct, array_like=True):
-    """One position: the token's own id first, then the most likely ones; `rank` 1 is the most likely."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    rank: int
 
 
 class Timing(msgspec.Struct, array_like=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,14 @@ from .errors import StateError
 
 # As in vLLM: below it the draw is the argmax but for ties, and logits divided by it leave float32's range.
 GREEDY_TEMPERATURE = 1e-5
+
+
+class Logprob(NamedTuple):
+    """One position: the token's own id first, then the most likely ones; `rank` 1 is the most likely."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..messages import Logprob
+from ..request import Logprob
 from ..sample.logprobs import Scores, score
 from ..sample.ops import Send, stay
 from ..schedule.plan import NewRow, StepPlan

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..messages import Logprob
+from ..request import Logprob
 
 
 @dataclass(frozen=True, slots=True)

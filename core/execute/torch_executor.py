@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ..errors import EngineError, OutOfMemory
-from ..messages import Logprob
 from ..model.base import Model
 from ..model.batch import PagedCache
+from ..request import Logprob
 from ..sample.on_device import DeviceSampler
 from ..sample.sampler import Sampler
 from ..schedule.plan import StepPlan, StepResult

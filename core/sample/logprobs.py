@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..messages import Logprob
+from ..request import Logprob
 from .ops import count_greater, largest_ids
 from .temperature import weight_sums
 

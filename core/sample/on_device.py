@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from ...kernels.sample import Draws, sample
-from ..messages import Logprob
-from ..request import SamplingParams
+from ..request import Logprob, SamplingParams
 from . import bad_words, edits, logit_bias, penalties
 from .bad_words import BadWords
 from .failures import FORBIDDEN, NOT_FINITE

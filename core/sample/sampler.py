@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..messages import Logprob
-from ..request import SamplingParams
+from ..request import Logprob, SamplingParams
 from . import edits, logit_bias, penalties
 from .bad_words import BadWords
 from .draw import draw

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages import Logprob
-from ..request import SamplingParams
+from ..request import Logprob, SamplingParams
 
 _EMPTY = np.empty(0, dtype=np.int32)
 

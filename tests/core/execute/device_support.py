@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
-from camshaft.core.messages import Logprob
 from camshaft.core.model.base import Model
-from camshaft.core.request import SamplingParams
+from camshaft.core.request import Logprob, SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
 
 BLOCK, ROWS, LENGTH, BLOCKS = 8, 6, 256, 160
