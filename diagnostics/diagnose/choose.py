@@ -14,13 +14,14 @@ from ..evidence import Evidence
 from ..results import Targets
 from ..simulate import Prepared, prepare
 from ..simulate.steady import at_rate, wanted_at
-from .fit import fit, plain_and_drafted_ms
+from .fit import busy_token_s, fit
 from .fitted_cost import acceptance_of_each
 from .limits import hardware_limits
 from .load import fitted_load
 from .model import Limit
 from .rig import Rig, SimulatedRig
 from .situation import Situation, measured_kv_tokens
+from .step_times import plain_and_drafted_ms
 from .subject import Subject, placed
 
 MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
@@ -73,30 +74,52 @@ def rig_for(
 
 
 def _as_slow_as_seen(rig: SimulatedRig, situation: Situation) -> SimulatedRig:
-    """In eager mode a host may launch kernels slower than the sheet's: as slow as the observed step says."""
+    """A host may be slower than the sheet's: what launches kernels in eager mode, and the processes before the engine."""
+    for slower in (_slow_launches, _busy_frontend):
+        found = slower(rig, situation)
+        if found is not None:
+            rig = _with_host(rig, *found)
+    return rig
+
+
+def _slow_launches(rig: SimulatedRig, situation: Situation) -> tuple[dict[str, float], str] | None:
+    """Of a layer's kernels, by the observed step."""
     prepared = rig.prepared
     told = situation.figure("tpot_ms", "mean", "p50") or situation.figure("itl_ms", "p50", "mean")
     if prepared.value("enforce_eager") is not True or not told or situation.speculation:
-        return rig
+        return None
     try:
         replayed = rig.play({}).result.tpot_ms
     except CamshaftError:
-        return rig
+        return None
     if replayed is None or told < SLOWER * replayed.p50:
-        return rig
+        return None
     each_us = told * 1e3 / prepared.shape.num_layers
-    host = structs.replace(prepared.hardware.host, eager_layer_launch_us=each_us)
+    return {"eager_layer_launch_us": each_us}, (
+        f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
+        f"{replayed.p50:.1f} ms for it"
+    )
+
+
+def _busy_frontend(rig: SimulatedRig, situation: Situation) -> tuple[dict[str, float], str] | None:
+    """Of a streamed token, by the rate at which the HTTP process was seen to be busy throughout."""
+    token_s = busy_token_s(situation, rig.workload.summary().output_tokens_mean)
+    if token_s is None or token_s * 1e6 < SLOWER * rig.prepared.hardware.host.frontend_token_us:
+        return None
+    return {"frontend_token_us": token_s * 1e6, "frontend_request_us": 0.0}, (
+        f"a streamed token takes {token_s * 1e6:,.0f} us of the HTTP process here, which is busy at the rate that was seen"
+    )
+
+
+def _with_host(rig: SimulatedRig, changes: dict[str, float], note: str) -> SimulatedRig:
+    prepared = rig.prepared
     slow = prepare(
         prepared.loaded,
-        structs.replace(prepared.hardware, host=host),
+        structs.replace(prepared.hardware, host=structs.replace(prepared.hardware.host, **changes)),
         prepared.shape,
         engine=prepared.engine,
         targets=prepared.targets,
         unseen_bytes=prepared.unseen_bytes,
-    )
-    note = (
-        f"launching a layer's kernels takes {each_us:,.0f} us here: a token takes {told:g} ms and the device needs "
-        f"{replayed.p50:.1f} ms for it"
     )
     return SimulatedRig(slow, rig.workload, assumptions=(*rig.assumptions, note))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import exp, log
 
@@ -84,7 +84,7 @@ def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidenc
 
 
 def judged(
-    situation: Situation, proofs: Sequence[Proof], limits: Sequence[Limit], asked: Demand
+    situation: Situation, proofs: Iterable[Proof], limits: Sequence[Limit], asked: Demand
 ) -> list[Proof]:
     """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
     found = [replace(proof, worth=_worth(situation, proof, asked)) for proof in proofs]
@@ -107,6 +107,8 @@ def _worth(situation: Situation, proof: Proof, asked: Demand) -> Worth:
         return "nothing to gain"
     if asked.overloaded and not _cures(proof, asked):
         return "gains, and the load stays above capacity"
+    if situation.behind_a_queue and not _comes_sooner(proof):
+        return "gains one thing for another"
     if proof.proposal.from_evidence:
         return "gains"
     if _misses_as_many(proof):
@@ -131,6 +133,12 @@ def _cures(proof: Proof, asked: Demand) -> bool:
         return not proof.after.saturated or _more_done(proof) >= CURE
     enough = 1 + REMEDY if proof.proposal.from_evidence else CURE
     return carried or (asked.times(proof.proposal.turned) or 0.0) >= enough
+
+
+def _comes_sooner(proof: Proof) -> bool:
+    """Whether half the first tokens come in half the time, or less."""
+    before, after = proof.before.ttft_ms, proof.after.ttft_ms
+    return before is not None and after is not None and after.p50 <= before.p50 / 2
 
 
 def _misses_as_many(proof: Proof) -> bool:

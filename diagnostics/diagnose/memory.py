@@ -55,24 +55,31 @@ def _missing(situation: Situation, event: Event) -> Verdict:
     now = float(situation.value("gpu_memory_utilization") or 0.9)
     fits = int(event.numbers.get("estimated_max_model_len") or length * max(available, 0) / needed)
     total = _device_gib(situation)
-    shorter = f"--max-model-len {fits:,} fits as it is".replace(",", "")
+    narrower = (
+        f"--kv-cache-dtype fp8, which halves the need to {needed / 2:.2f} GiB"
+        if needed / 2 <= available
+        else f"--kv-cache-dtype fp8, with which twice that length fits, {2 * fits} tokens"
+    )
     why = (
         f"one request of max_model_len {length} needs {needed:g} GiB of KV cache and {available:g} GiB are left: "
         f"{missing:.2f} GiB are missing"
     )
-    advice = f"Or {shorter}; or --kv-cache-dtype fp8, which halves the need to {needed / 2:.2f} GiB"
-    if total is not None:
-        share = missing / total
-        wanted = math.ceil((now + share) * 100 - 1e-9) / 100
-        why += f" ({share:.3f} of the {situation.subject.gpu}'s {total:g} GiB)"
-        if wanted <= SAFE_UTILIZATION:
-            more = available + (wanted - now) * total
-            return _verdict("gpu_memory_utilization", now, wanted, why, advice, available, more)
-        why += f"; --gpu-memory-utilization {wanted:.2f} would be needed, which leaves the driver no room"
-        return _verdict("max_model_len", length, fits, why, advice, available, available)
-    advice += "; name the device with --gpu to get the value of --gpu-memory-utilization that holds it"
-    why += "; --gpu-memory-utilization and --max-model-len decide it"
-    return _verdict("max_model_len", length, fits, why, advice, available, available)
+    shorter = {"kv_needed_gib": (needed, needed * fits / length)}
+    if total is None:
+        advice = (
+            f"Or {narrower}; name the device with --gpu to get the --gpu-memory-utilization that holds it"
+        )
+        why += "; --gpu-memory-utilization and --max-model-len decide it"
+        return _verdict("max_model_len", (length, fits), why, advice, shorter)
+    share = missing / total
+    wanted = math.ceil((now + share) * 100 - 1e-9) / 100
+    why += f" ({share:.3f} of the {situation.subject.gpu}'s {total:g} GiB)"
+    if wanted <= SAFE_UTILIZATION:
+        more = {"kv_gib": (available, available + (wanted - now) * total)}
+        advice = f"Or --max-model-len {fits} fits as it is; or {narrower}"
+        return _verdict("gpu_memory_utilization", (now, wanted), why, advice, more)
+    why += f"; --gpu-memory-utilization {wanted:.2f} would be needed, which leaves the driver no room"
+    return _verdict("max_model_len", (length, fits), why, f"Or {narrower}", shorter)
 
 
 def _device_gib(situation: Situation) -> float | None:
@@ -81,17 +88,21 @@ def _device_gib(situation: Situation) -> float | None:
 
 
 def _verdict(
-    knob: str, before: Any, after: Any, why: str, advice: str, available: float, then: float
+    knob: str, turned: tuple[Any, Any], why: str, advice: str, figure: dict[str, tuple[float, float]]
 ) -> Verdict:
-    change = Change(before=max(0.0, available), after=then, low=then * 0.95, high=then)
+    """figure: what is predicted, as it is and turned, in GiB."""
+    changes = {
+        name: Change(before=max(0.0, before), after=after, low=after * 0.95, high=after)
+        for name, (before, after) in figure.items()
+    }
     return Verdict(
         bottleneck="kv_does_not_fit",
         knob=knob,
-        before=before,
-        after=after,
+        before=turned[0],
+        after=turned[1],
         why=why,
         confidence="measured",
-        predicted={"kv_gib": change},
+        predicted=changes,
         advice=advice,
     )
 

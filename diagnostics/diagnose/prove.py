@@ -186,6 +186,15 @@ def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | No
     return found[0] if found and found[0].gain > first.gain + WORTH else None
 
 
+def together(pair: Proof) -> str:
+    """What two knobs gain that are turned together: `Two together gain: max_num_seqs 64 and ...: output 54 -> 93 tokens/s`."""
+    name = pair.telling or "output_tokens_per_s"
+    change, (label, unit) = pair.predicted[name], label_text(name)
+    knobs = " and ".join(f"{knob} {value}" for knob, value in pair.proposal.turned.items())
+    moved = f"{label} {amount(name, change.before)} -> {amount(name, change.after)} {unit}".rstrip()
+    return f"Two together gain, {knobs}: {moved}"
+
+
 def then_also(chosen: Proof, pair: Proof) -> str:
     """What a second knob adds to the one that is chosen; empty where any figure loses by it.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..cost.speculation import tokens_per_step
-from .fit import ASSUMED_ACCEPTANCE, card_read_ms, plain_and_drafted_ms
 from .fitted_cost import acceptance_of_each
 from .model import Bottleneck, Proposal
 from .situation import Situation, preemption_marks
+from .step_times import ASSUMED_ACCEPTANCE, card_read_ms, plain_and_drafted_ms
 
 Rule = Callable[[Situation], Iterator[Proposal]]
 

@@ -185,6 +185,19 @@ class Situation:
         return None
 
     @cached_property
+    def behind_a_queue(self) -> str:
+        """That some wait behind many others, which their order decides and no size; empty where it is not so."""
+        if self.stalled_ttft is None or (self.waiting or 0) < max(1, self.value("max_num_seqs") // 2):
+            return ""
+        late, early = self.stalled_ttft
+        way = "policy: fair" if self.subject.engine.name == "camshaft" else "--scheduling-policy priority"
+        return (
+            f"{self.waiting:,.0f} wait in one queue, and a first token that takes {(early.value or 0) / 1e3:g} s "
+            f"({early.qualifier}) takes {(late.value or 0) / 1e3:g} s behind them: no size of anything changes who goes "
+            f"first. {way} does, and so does a server of their own"
+        )
+
+    @cached_property
     def spiky_gaps(self) -> tuple[float, float] | None:
         """The p99 between tokens and the usual gap in ms, where the one is five times the other."""
         gap = self.figure("itl_ms", "p99", "max") if self._has("itl_ms", "p99", "max") else None

@@ -26,12 +26,16 @@ class _Gap:
     times: float  # what it was missed by, at least
 
 
-def unexplained(situation: Situation, replayed: Result, times: float = 1.0) -> str | None:
+def unexplained(
+    situation: Situation, replayed: Result, times: float = 1.0, *, piles_up: bool = False
+) -> str | None:
     """The observed latency that lies furthest above the replayed one, from FAR times on; a rate that lies beyond the
     declared error; or preemptions that the replay has none of. None where the replay explains what is seen, or misses
     it by fewer `times`.
+
+    piles_up: more arrives than is done, so that a request waits the longer the later it comes, whatever a replay says.
     """
-    gap = _late(situation, replayed) or next(_rates(situation, replayed), None)
+    gap = _late(situation, replayed, piles_up) or next(_rates(situation, replayed), None)
     if gap is None and situation.preempting and replayed.preemptions == 0:
         gap = _Gap("sequences are evicted and in the replay of that load none is", FAR)
     if gap is None or gap.times < times:
@@ -42,9 +46,11 @@ def unexplained(situation: Situation, replayed: Result, times: float = 1.0) -> s
     )
 
 
-def _late(situation: Situation, replayed: Result) -> _Gap | None:
+def _late(situation: Situation, replayed: Result, piles_up: bool) -> _Gap | None:
     found, furthest = None, FAR
     for name, what in _LATENCIES.items():
+        if piles_up and name in ("ttft_ms", "e2e_ms"):
+            continue
         own = getattr(replayed, name)
         for statistic in ("mean", "p50", "p90", "p99") if own is not None else ():
             figure = situation.evidence.find(name, statistic)

@@ -172,7 +172,7 @@ def print_highest(console: Console, found: Highest) -> None:
     """The highest rate that holds, with the rates that were tried."""
     print_rows(console, found.tried, "rate")
     if found.rate_per_s:
-        told, full = f"holds up to {found.rate_per_s:.3g} requests/s", found.capacity_per_s
+        told, full = f"holds up to {found.rate_per_s:.3g} {found.what}/s", found.capacity_per_s
         told += f"; a full server gets through {full:.3g}" if full and full > found.rate_per_s else ""
         console.print(told, style="bold", highlight=False)
     else:

@@ -52,8 +52,9 @@ def warm_up_s(load: Workload) -> float:
 def capacity_per_s(play: Play, load: Workload) -> float | None:
     """Requests (of sessions: sessions) a second that a full server gets through; None for a load too short to fill it.
 
-    Everything arrives at once, five times as many as run together or more. The rate is that of the middle half of the
-    ends: before it those that run are all young, after it the server empties.
+    Everything arrives at once, five times the N that run together or more. The rate is that from the N-th end, until
+    when all that run are young, to one some whole N later, before the server empties: requests of one length run in
+    step, and end N at a time.
     """
     each = load.first(1).count  # of a session; 1 of anything else
     most = load.count if load.trace is not None else LARGEST_CROWD // each
@@ -62,30 +63,29 @@ def capacity_per_s(play: Play, load: Workload) -> float | None:
         crowd = load.first(wanted).at_concurrency(wanted)
         seen = play(crowd)
         ends = np.sort([r.finished_s for r in seen.records if r.finished_s is not None])
-        together = _together(seen, ends)
-        if together is not None and len(ends) >= GENERATIONS * together:
-            middle = len(ends) // 2
-            rate = seen.copies * middle / float(ends[len(ends) // 4 + middle] - ends[len(ends) // 4])
+        together = _together(seen)
+        if together and len(ends) >= GENERATIONS * together:
+            last = (len(ends) // together - 1) * together
+            rate = seen.copies * (last - together) / float(ends[last] - ends[together])
             return rate * wanted / crowd.count
         if wanted == most:
             return None
-        wanted = min(most, GENERATIONS * wanted)
+        ran = int(seen.log.column("running").max(initial=0)) * seen.copies
+        wanted = min(most, max(2 * wanted, GENERATIONS * ran))
 
 
-def _together(seen: Replay, ends: np.ndarray) -> float | None:
-    """Requests that run at once on average in the middle half of the ends; None where seldom somebody waits then.
+def _together(seen: Replay) -> int | None:
+    """The most requests that run at once in the middle half of the time; None where seldom somebody waits then.
 
     They wait for the engine, or for the processes before it.
     """
-    if len(ends) < 4:
-        return None
     at_s = seen.log.column("end_s")
-    inside = (at_s > ends[len(ends) // 4]) & (at_s <= ends[3 * len(ends) // 4])
+    inside = (at_s > 0.25 * at_s[-1]) & (at_s <= 0.75 * at_s[-1]) if len(at_s) else np.zeros(0, bool)
     if not inside.any():
         return None
     waits = float((seen.log.column("waiting")[inside] > 0).mean())
     full = waits > 0.9 or seen.frontend_busy > 0.9
-    return float(seen.log.column("running")[inside].mean()) if full else None
+    return int(seen.log.column("running")[inside].max()) if full else None
 
 
 @dataclass(slots=True)

@@ -87,6 +87,7 @@ class Highest:
     tried: list[Row]
     reason: str = ""  # why no rate holds
     capacity_per_s: float | None = None  # of a full server, whatever the targets
+    what: str = "requests"  # that arrive: of conversations, sessions
 
 
 def until_saturation(
@@ -103,6 +104,7 @@ def until_saturation(
         alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
         if alone.result is None or not alone.result.keeps_targets:
             return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result, prepared.targets))
+    what = "sessions" if workload.shape.arrival.kind == "sessions" else "requests"
     server = Steady(prepared.settled, workload, prepared.targets)
     tried: list[Row] = []
 
@@ -118,14 +120,14 @@ def until_saturation(
     if full and not prepared.targets.any:
         for share in SHOWN:
             holds(share * full)
-        return Highest(full, tried[-1].result, tried, capacity_per_s=full)
+        return Highest(full, tried[-1].result, tried, capacity_per_s=full, what=what)
     low, high = _bracket(holds, full / 2 if full else _first_rate(prepared, workload), full)
     while low and high / low > 1 + RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
     best = next((row.result for row in reversed(tried) if row.value == low), None)
     tried.sort(key=lambda row: row.value)
-    return Highest(low, best, tried, "" if low else "even a trickle misses the targets", full)
+    return Highest(low, best, tried, "" if low else "even a trickle misses the targets", full, what)
 
 
 def _alone_text(result: Result | None, targets: Targets) -> str:

@@ -14,7 +14,15 @@ from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
 from camshaft.diagnostics.diagnose.ends import Ends, at_the_ends, kept
-from camshaft.diagnostics.diagnose.prove import Objective, beyond_chance, predicted, telling, then_also
+from camshaft.diagnostics.diagnose.facts import about
+from camshaft.diagnostics.diagnose.prove import (
+    Objective,
+    beyond_chance,
+    predicted,
+    telling,
+    then_also,
+    together,
+)
 from camshaft.diagnostics.evidence import Evidence, observed_mapping
 from camshaft.diagnostics.report import page, structured, text
 from camshaft.diagnostics.results import Distribution, Result, Targets, parse_targets, summarise
@@ -131,6 +139,24 @@ def test_a_pair_that_loses_in_a_figure_is_not_advised() -> None:
     )
     assert not then_also(chosen, proof({"k": 2, "m": 3}, _result(100, rate=1100.0)))
     assert not then_also(chosen, proof({"k": 4, "m": 3}, _result(200, rate=1100.0)))
+
+
+def test_two_that_gain_only_together_are_told_where_no_knob_does_alone() -> None:
+    turned = {"k": 2, "m": 3}
+    proposal = Proposal(bottleneck="token_budget", knob="k and m", before=1, after=2, why="w", changes=turned)
+    before, after = _result(50), _result(50, rate=1300.0)
+    rows = predicted(before, after, 8.0)
+    pair = Proof(
+        proposal=proposal, before=before, after=after, gain=0.3, predicted=rows, telling="output_tokens_per_s"
+    )
+    assert together(pair) == "Two together gain, k 2 and m 3: output 1,000 -> 1,300 tokens/s"
+
+
+def test_a_model_alone_is_said_to_be_judged_as_this_engine_s() -> None:
+    told = about(read_subject("qwen3-8b", Evidence(), gpu="H100"))
+    assert "--engine vllm" in told["judged"]
+    assert "judged" not in about(read_subject("h100-8b", Evidence()))
+    assert "judged" not in about(read_subject("qwen3-8b", Evidence(), gpu="H100", engine="vllm"))
 
 
 def test_what_is_replayed_next_is_told_on_the_way() -> None:

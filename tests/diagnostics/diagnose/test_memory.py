@@ -34,6 +34,10 @@ def test_a_shorter_context_where_no_utilisation_is_enough(examine: Examine) -> N
     line = MISSING.format(length=131072, needed=16.0, left=4.0)
     verdict = examine({"gpu_memory_utilization": 0.9}, {"hardware": {"gpu": "RTX 3090"}}, [line]).verdict
     assert (verdict.knob, verdict.after, verdict.direction) == ("max_model_len", 32768, "lower")
+    change = verdict.predicted["kv_needed_gib"]
+    assert (change.before, change.after) == (16.0, 4.0)
+    assert "--max-model-len" not in verdict.advice  # that is the verdict, and no other way
+    assert "--kv-cache-dtype fp8, with which twice that length fits" in verdict.advice
 
 
 def test_without_a_device_the_length_is_named_and_the_gpu_asked_for(examine: Examine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from camshaft.diagnostics.diagnose.situation import Situation
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
 from camshaft.diagnostics.simulate import Prepared, prepare
-from camshaft.diagnostics.simulate.steady import Steady
+from camshaft.diagnostics.simulate.steady import Steady, capacity_per_s
 from camshaft.diagnostics.simulate.sweep import until_saturation
 
 
@@ -110,6 +111,61 @@ def test_the_rate_of_a_full_server_is_that_of_a_long_replay_that_is_overloaded()
     long = server.play(load_workload("chat").first(2500).at_rate(60.0))
     ends = sorted(r.finished_s for r in long.records if r.finished_s is not None)
     assert server.capacity_per_s == pytest.approx(2000 / (ends[2250] - ends[250]), rel=0.05)
+
+
+def test_requests_of_one_length_which_end_all_at_once_give_the_rate_too() -> None:
+    """One after the other at 64 at once: 64 prompts and 60 steps a round, whatever the number of rounds."""
+    load = load_workload(
+        {
+            "arrival": {"kind": "poisson", "rate": 1, "requests": 8},
+            "input_tokens": 200,
+            "output_tokens": 60,
+        }
+    )
+    server = _server(64)
+    capacity = capacity_per_s(server.play, load)
+    rounds = server.play(load.first(640).at_concurrency(640))
+    assert capacity == pytest.approx(640 / rounds.result.duration_s, rel=0.02)
+
+
+def test_copies_get_through_as_many_times_as_much() -> None:
+    load = load_workload("chat")
+    config = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_seqs": 16}
+    one, two = (
+        capacity_per_s(
+            prepare(load_config({**config, "data_parallel_size": n}, purpose="inspect"), sheet).settled, load
+        )
+        for n in (1, 2)
+        for sheet in [load_hardware("H100")]
+    )
+    assert one is not None
+    assert two == pytest.approx(2 * one, rel=0.1)
+
+
+def test_of_conversations_sessions_are_counted() -> None:
+    shape = {"input_tokens": 200, "output_tokens": 40}
+    arrival = {"kind": "sessions", "sessions": 8, "turns": 4, "rate": 1}
+    config = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_seqs": 8}
+    play = prepare(load_config(config, purpose="inspect"), load_hardware("H100")).settled
+    sessions = capacity_per_s(play, load_workload({**shape, "arrival": arrival}))
+    single = capacity_per_s(
+        play, load_workload({**shape, "arrival": {"kind": "poisson", "rate": 1, "requests": 8}})
+    )
+    assert sessions is not None
+    assert single is not None
+    assert 3 < single / sessions < 6  # a session is four requests, with longer prompts
+
+
+def test_a_load_that_cannot_fill_a_server_has_no_capacity(tmp_path: Path) -> None:
+    file = tmp_path / "few.csv"
+    file.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2026-01-01 00:00:0{n},100,20\n" for n in range(9))
+    )
+    play = prepare(load_config("h100-8b", purpose="inspect"), load_hardware("H100")).settled
+    load = load_workload(str(file))
+    assert capacity_per_s(play, load) is None
+    assert Steady(play, load, parse_targets("")).carries(2.0)
 
 
 def test_one_question_has_one_answer_by_simulate_and_by_diagnose() -> None:

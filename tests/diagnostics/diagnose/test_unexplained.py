@@ -82,6 +82,25 @@ def test_a_queue_that_grows_asks_for_no_more_slots_than_the_cache_fills(examine:
         "hit rate: 0.0%"
     )
     log = [line.format(second=f"{10 * i:02}", waiting=waiting) for i, waiting in enumerate((312, 655, 990))]
-    verdict = examine(CONFIG, {}, log, version="0.18.0", gpu="H100").verdict
-    assert verdict.knob == "max_num_seqs"
-    assert 64 < verdict.after <= 64 / 0.22
+    report = examine(CONFIG, {}, log, version="0.18.0", gpu="H100")
+    assert report.verdict.knob == "max_num_seqs"
+    assert 64 < report.verdict.after <= 64 / 0.22
+    assert "Even so 41.8 requests a second arrive and a full server gets through " in report.verdict.advice
+
+
+def test_a_growing_queue_is_replayed_as_arrivals_that_make_it_grow_so(examine: Diagnose) -> None:
+    line = (
+        "Engine 000: Avg prompt throughput: 14900.0 tokens/s, Avg generation throughput: 3420.0 tokens/s, Running: 64 reqs, "
+        "Waiting: {} reqs, GPU KV cache usage: 18.0%, Prefix cache hit rate: 0.0%"
+    )
+    report = examine({"max_num_seqs": 64}, {}, [line.format(waiting) for waiting in (40, 55, 71)])
+    assert any("the queue grows by 1.6 requests a second while 15 are done" in a for a in report.assumptions)
+    assert "16.7 a second" in report.about["load"]
+    assert report.verdict.knob == "max_num_seqs"
+    assert report.before is not None
+    waiting, ends = (report.before.log.column(name) for name in ("waiting", "end_s"))
+    last_s = max(record.arrival_s for record in report.before.records)
+    early, late = waiting[ends < last_s / 2].mean(), waiting[(ends > 0.8 * last_s) & (ends < last_s)].mean()
+    assert late > early + 5
+    calm = examine({"max_num_seqs": 64}, {}, [line.format(waiting) for waiting in (55, 61, 52)])
+    assert "clients" in calm.about["load"]

@@ -202,3 +202,24 @@ def test_sglang_tells_whether_a_step_ran_from_a_graph() -> None:
     evidence = read_log_lines([line.format(32, True), line.format(64, False)], "log")
     assert evidence.series("graphs") == [1.0, 0.0]
     assert evidence.event("no_graph") is not None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "growth"),
+    [
+        ([40, 55, 71], 1.55),
+        ([40, 42, 39, 41], None),
+        ([0, 60, 5, 70], None),
+        ([71, 55, 40], None),
+        ([40, 71], None),
+    ],
+)
+def test_a_queue_that_grows_steadily_is_told_by_its_rate(waiting: list[int], growth: float | None) -> None:
+    lines = [
+        f"INFO 11-30 10:00:{10 * place:02} [loggers.py:118] Engine 000: Avg generation throughput: 900.0 tokens/s, Running: 64 "
+        f"reqs, Waiting: {count} reqs, GPU KV cache usage: 22.0%"
+        for place, count in enumerate(waiting)
+    ]
+    assert read_log_lines(lines, "log").value("queue_growth_per_s") == (
+        None if growth is None else pytest.approx(growth)
+    )

@@ -248,3 +248,18 @@ def test_the_lesson_of_fragmentation_shows_what_reserving_wastes() -> None:
     assert waste["paged by 1"] <= waste["paged by 16"] < waste["paged by 256"] < waste["reserved at 8,192"]
     assert rate["paged by 16"] > 2 * rate["reserved at 8,192"]
     assert "reserving wastes" in told.conclusions[0]
+
+
+def test_policies_are_said_to_be_none_of_vllm_s() -> None:
+    told = run(
+        "llama-3.2-3b", "--gpu", "L4", "--engine", "vllm", "--policies", "continuous-chunked", "--requests", "4", "--set",
+        "max_model_len=8192",
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    assert "--policies: vllm has none of these; this engine's scheduler with vllm's defaults" in told.output
+
+
+def test_a_model_alone_is_said_to_be_judged_as_this_engine_s() -> None:
+    alone = ("llama-3.2-3b", "--gpu", "L4", "--requests", "4", "--set", "max_model_len=8192")
+    assert "--engine vllm predicts vLLM's" in run(*alone).output
+    assert "--engine vllm predicts" not in run(*alone, "--engine", "camshaft").output
