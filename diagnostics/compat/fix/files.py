@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ....core.errors import CamshaftError
 from ..checks.findings import Edit, Result
 from ..inputs.base import Configuration, UnreadableInput
-from ..inputs.read import COMMAND_LINE, read_command, read_text
+from ..inputs.read import read_again
 from .plan import CannotFix, Plan, plan
 
 Judge = Callable[[Configuration], Result]
@@ -70,12 +69,8 @@ def _read_again(group: list[Configuration], made: Plan) -> list[Configuration] |
     name = group[0].source.name
     if name not in made.texts:
         return group
-    text = made.texts[name][1]
     try:
-        if name == COMMAND_LINE:
-            found = read_command(text)
-        else:
-            found = read_text(text, name, Path(name).parent, group[0].engine)
+        found = read_again(made.texts[name][1], group[0])
     except UnreadableInput:
         return None
     if len(found) != len(group):

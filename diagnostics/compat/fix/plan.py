@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ from ..check import check
 from ..checks.context import Context
 from ..checks.findings import Edit, Result
 from ..inputs.base import Configuration, Entry, UnreadableInput, Word
-from ..inputs.read import COMMAND_LINE, read_command, read_text
+from ..inputs.read import read_again
 from ..releases.versions import parse
-from .cut import Changes, block_item_span, cut_variable, flow_item_span, is_block_item
+from .cut import Changes, cut_variable, is_block_item
 from .settings import CannotFix, edit_settings
 
 
@@ -62,8 +63,7 @@ def plan(
         if target == "environment":
             cut_variable(configuration.env[edit.flag], changes)
         elif target == "settings":
-            entries = {id(o): o for use in uses for o in use if isinstance(o, Entry)}
-            edit_settings(configuration, edit, list(entries.values()), changes)
+            edit_settings(configuration, edit, _keys(uses), _replaced(context, result, edit), changes)
         elif target == "words":
             words = [[o for o in use if isinstance(o, Word)] for use in uses]
             _edit_words(context, edit, [use for use in words if use], changes)
@@ -74,14 +74,8 @@ def plan(
         bool(f.edits) and all(edit in made.applied or edit.flag in keep for edit in f.edits)
         for f in result.findings
     )
-    _verify(configuration, result, made, _untouched(context, made.applied))
+    _verify(context, result, made)
     return made
-
-
-def _untouched(context: Context, edits: Sequence[Edit]) -> list[object]:
-    """The words of the command and the settings that no edit is about."""
-    touched = {id(origin) for edit in edits for use in _origins(context, edit.flag) for origin in use}
-    return _held(context.configuration, touched)
 
 
 def _held(configuration: Configuration, without: Collection[int] = ()) -> list[object]:
@@ -91,21 +85,23 @@ def _held(configuration: Configuration, without: Collection[int] = ()) -> list[o
     return [*words, *((entry.key, entry.value) for entry in entries)]
 
 
-def _verify(configuration: Configuration, result: Result, made: Plan, untouched: Sequence[object]) -> None:
-    """Read the new text again and judge it: what was fixed must be gone and all else be there, or nothing is written."""
+def _verify(context: Context, result: Result, made: Plan) -> None:
+    """Read the new text again and judge it: what was fixed must be gone, all else be there and nothing beside it, or
+    nothing is written."""
+    configuration = context.configuration
     name = configuration.source.name
     if name not in made.texts:
         return
-    new = made.texts[name][1]
+    old, new = made.texts[name]
     try:
-        read = read_command(new) if name == COMMAND_LINE else read_text(new, name, None, result.engine)
+        found = read_again(new, configuration)
     except UnreadableInput as error:
         if all(not line.strip() or line.lstrip().startswith("#") for line in new.splitlines()):
             return  # every key went; comments may be left
         raise CannotFix(f"{name}: the edited text would not read back ({error}); edit it by hand") from None
-    same = [item for item in read if item.label == configuration.label]
-    again = next((item for item in same if _is_among(untouched, _held(item))), None)
-    if again is None:
+    same = [item for item in found if item.label == configuration.label] or found  # a label may hold its line
+    again = next((item for item in same if _holds(item, context, made.applied)), None)
+    if again is None or (_is_json(old) and not _is_json(new)):
         raise CannotFix(f"{name}: the edited text would not hold the same server; edit it by hand")
     after = check(again, engine=result.engine, start=None, target=parse(result.target))
     fixed = {
@@ -119,6 +115,42 @@ def _verify(configuration: Configuration, result: Result, made: Plan, untouched:
         raise CannotFix(
             f"{name}: {flags} cannot be fixed without breaking the text around it; edit it by hand"
         )
+
+
+def _holds(again: Configuration, context: Context, edits: Sequence[Edit]) -> bool:
+    """Whether a server read again holds what the edits are not about, what they write, and nothing else."""
+    before = context.configuration
+    uses = {edit: [origin for use in _origins(context, edit.flag) for origin in use] for edit in edits}
+    untouched = _held(before, {id(origin) for origins in uses.values() for origin in origins})
+    held = _held(again)
+    added = list(held)
+    for item in untouched:
+        if item in added:
+            added.remove(item)
+    written = [edit for edit in edits if edit.kind != "unset"]
+    names = {edit.to or edit.flag for edit in written}
+    names |= {f"--no-{name[2:]}" for name in names}
+    values = [edit.value for edit in written]
+    values += [word.text for edit in written for word in uses[edit] if isinstance(word, Word)]
+    left = before.env.keys() - {edit.flag for edit in edits}
+    return (
+        _is_among(untouched, held)
+        and all(_option(item) in names or item in values for item in added)
+        and left <= again.env.keys() <= before.env.keys()
+    )
+
+
+def _option(item: object) -> str:
+    """The option that a word or a key with its value names."""
+    return "--" + item[0].replace("_", "-") if isinstance(item, tuple) else str(item).partition("=")[0]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_among(wanted: Sequence[object], items: Sequence[object]) -> bool:
@@ -137,9 +169,9 @@ def _ordered(edits: Sequence[Edit]) -> list[Edit]:
 
 
 def _target(context: Context, edit: Edit) -> str:
-    """Whether an edit belongs to the settings file, to the command's words or to the environment."""
+    """Whether an edit belongs to the settings file, to the command's words, to the environment, or to no text."""
     if not edit.flag.startswith("-"):
-        return "environment"
+        return "environment" if context.configuration.env[edit.flag].source else "nothing"
     origins = _origins(context, edit.flag)
     if origins:
         return "settings" if isinstance(origins[0][0], Entry) else "words"
@@ -163,6 +195,18 @@ def _origins(context: Context, flag: str) -> list[list[Entry | Word]]:
             if name == flag:
                 found.append([trap.origin])
     return found
+
+
+def _keys(uses: list[list[Entry | Word]]) -> list[Entry]:
+    return list({id(origin): origin for use in uses for origin in use if isinstance(origin, Entry)}.values())
+
+
+def _replaced(context: Context, result: Result, edit: Edit) -> list[Entry]:
+    """The keys that go out by the findings that set an edit's option, as they stand in the text."""
+    findings = [f for f in result.findings if any(e.kind == "set" and e.flag == edit.flag for e in f.edits)]
+    flags = {e.flag for f in findings for e in f.edits if e.kind == "unset"}
+    keys = _keys([use for flag in flags for use in _origins(context, flag)])
+    return sorted(keys, key=lambda entry: entry.start)
 
 
 def _edit_words(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
@@ -194,16 +238,9 @@ def _rename(use: list[Word], edit: Edit, to: str, changes: Changes) -> None:
 
 
 def _drop(use: list[Word], changes: Changes) -> None:
-    for group in _contiguous(use):
-        first, last = group[0], group[-1]
-        text = first.source.text
-        if first.style == "item" and is_block_item(text, first.start):
-            for word in group:
-                changes.put(first.source, *block_item_span(text, word.start, word.end))
-        elif first.style == "item":
-            changes.put(first.source, *flow_item_span(text, first.start, last.end))
-        else:
-            changes.drop_words(first.source, first.start, last.end)
+    for word in use:
+        drop = changes.drop_item if word.style == "item" else changes.drop_words
+        drop(word.source, word.start, word.end)
 
 
 def _contiguous(use: list[Word]) -> list[list[Word]]:
@@ -212,7 +249,7 @@ def _contiguous(use: list[Word]) -> list[list[Word]]:
     for word in use:
         if groups and groups[-1][-1].source is word.source:
             between = word.source.text[groups[-1][-1].end : word.start]
-            if not between.replace("\\\n", "").strip() or groups[-1][-1].style == "item":
+            if not between.replace("\\\n", "").strip():
                 groups[-1].append(word)
                 continue
         groups.append([word])
@@ -236,25 +273,28 @@ def _set(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes)
     text = last.source.text
     line = text.rfind("\n", 0, last.start) + 1
     if last.style == "item":
-        block = is_block_item(text, last.start)
+        block = is_block_item(text, last.start, last.end)
         separator = "\n" + text[line : last.start] if block else ", "
-        changes.put(last.source, last.end, last.end, separator + _yaml_quoted(item, block))
+        changes.put(last.source, last.end, last.end, separator + _item(item, last, block))
         return
     continued = line > 1 and text[: line - 1].rstrip(" \t").endswith("\\")
     indent = text[line : len(text[line:]) - len(text[line:].lstrip(" \t")) + line]
     changes.put(last.source, last.end, last.end, f" \\\n{indent}{shell}" if continued else f" {shell}")
 
 
-def _yaml_quoted(text: str, block: bool) -> str:
-    quoted = "'" + text.replace("'", "''") + "'"
-    plain = block and not any(char in text for char in "{}[]'\"#:,&*!|>%@`")
-    return text if plain else quoted
+def _item(text: str, like: Word, block: bool) -> str:
+    """A text as an item of a list: plain behind a dash where YAML takes it so, else in the quotes of another item."""
+    if block and not any(char in text for char in "{}[]'\"#:,&*!|>%@`"):
+        return text
+    if like.source.text[like.start] == '"':
+        return json.dumps(text, ensure_ascii=False)
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _replace_value(use: list[Word], shell: str, item: str, changes: Changes) -> None:
     first, last = use[0], use[-1]
     if first.style == "item":
-        changes.put(first.source, first.start, first.end, _yaml_quoted(item, False))
+        changes.put(first.source, first.start, first.end, _item(item, first, False))
         if len(use) > 1:
             _drop(use[1:], changes)
         return

@@ -10,7 +10,7 @@ from ....core.errors import ConfigError
 from ....core.places import Loader
 from ..checks.findings import Edit
 from ..inputs.base import Configuration, Entry
-from .cut import Changes, cut_key
+from .cut import Changes
 
 
 class CannotFix(ConfigError):
@@ -18,16 +18,21 @@ class CannotFix(ConfigError):
 
 
 def edit_settings(
-    configuration: Configuration, edit: Edit, entries: Sequence[Entry], changes: Changes
+    configuration: Configuration,
+    edit: Edit,
+    entries: Sequence[Entry],
+    replaced: Sequence[Entry],
+    changes: Changes,
 ) -> None:
-    """Note what `edit` makes of the keys that set its option; a new key goes behind the last one."""
+    """Note what `edit` makes of the keys that set its option; a new one takes the place of one that it replaces and
+    that goes, or stands behind the last one."""
     if any(entry.end == 0 for entry in entries) or (configuration.typed and edit.kind != "unset"):
         raise CannotFix(f"{edit.flag} stands among settings that are no plain lines; edit it by hand")
     if edit.kind == "set" and not entries:
-        _append(configuration.entries, edit, changes)
+        _add(configuration.entries, edit, replaced, changes)
     for entry in entries if edit.kind != "set" else entries[-1:]:
         if edit.kind == "unset":
-            changes.put(entry.source, *cut_key(entry.source.text, entry.start, entry.end))
+            changes.drop_item(entry.source, entry.start, entry.end)
             continue
         kept = entry.source.text[entry.start : entry.value_start]
         colon = kept.rindex(":")
@@ -39,10 +44,14 @@ def edit_settings(
             changes.put(entry.source, entry.start, entry.end, f"{name}: {_scalar(edit.value)}")
 
 
-def _append(entries: Sequence[Entry], edit: Edit, changes: Changes) -> None:
+def _add(entries: Sequence[Entry], edit: Edit, replaced: Sequence[Entry], changes: Changes) -> None:
+    new = f"{_key(edit.flag, entries)}: {_scalar(edit.value or False)}"
+    for entry in replaced:
+        if changes.take_back(entry.source, entry.start, entry.end):
+            changes.put(entry.source, entry.start, entry.end, new)
+            return
     last = max(entries, key=lambda entry: entry.end)
     text = last.source.text
-    new = f"{_key(edit.flag, entries)}: {_scalar(edit.value or False)}"
     if text[text.rfind("\n", 0, last.start) + 1 : last.start].strip():  # `{model: m, seed: 1}`
         changes.put(last.source, last.end, last.end, f", {new}")
         return

@@ -22,6 +22,10 @@ class UnreadableInput(ConfigError):
     """An input holds no configuration this checker understands; it is refused, never passed."""
 
 
+class NoServer(UnreadableInput):
+    """An input was read, and starts no server."""
+
+
 class Source:
     """A named text, and the line and column of each of its characters."""
 
@@ -90,7 +94,7 @@ class EnvSetting(msgspec.Struct, frozen=True):
     source: Source | None = None
     start: int = 0
     end: int = 0
-    style: Literal["shell", "item", "key"] = "shell"
+    style: Literal["shell", "item"] = "shell"
 
 
 class Configuration(msgspec.Struct):

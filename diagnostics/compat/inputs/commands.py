@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import msgspec
 
-from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source, UnreadableInput, Word
+from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source, Word
 from .containers import Container, basename, docker_env, extent, find_container, starts_itself
-from .embedded import MANIFEST, only
+from .embedded import MANIFEST
 from .kserve import adopt, is_huggingfaceserver
-from .lexer import ASSIGNMENT, Char, Piece, RawWord, characters, here_documents, lex
+from .lexer import ASSIGNMENT, Char, Piece, RawWord, here_documents, lex
 from .shell import Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
@@ -64,6 +64,8 @@ class CommandReader:
                 self.shell.variables[setting.name] = [Piece("text", [(c, 0) for c in setting.value])]
         self.found: list[Configuration] = []
         self.said: list[list[Word]] = []
+        # Where here-documents stand that are manifests, for a reader of those.
+        self.manifests: list[tuple[int, int]] = []
 
     def read(self, chars: list[Char], depth: int = 0) -> list[Configuration]:
         """The servers these characters start, in order; nested `sh -c "..."` texts included."""
@@ -74,25 +76,11 @@ class CommandReader:
             self._nested(words, dict(self.shell.exported), depth)
         if not self.found and depth < 3:
             for body in here_documents(chars):
-                if not self._manifest(body):
+                if MANIFEST.search("".join(char for char, _ in body)):
+                    self.manifests.append((body[0][1], body[-1][1] + 1))
+                else:
                     self.read(body, depth + 1)
         return self.found
-
-    def _manifest(self, body: list[Char]) -> bool:
-        """Whether a here-document is a manifest; its servers are taken in."""
-        text = "".join(char for char, _ in body)
-        if not MANIFEST.search(text):
-            return False
-        from .manifests import ManifestReader
-        from .nodes import Tree
-
-        start, end = body[0][1], body[-1][1] + 1
-        try:
-            tree = Tree(self.source, only(self.source.text, start, end))
-        except UnreadableInput:
-            return False
-        self.found += ManifestReader(tree, self.label).read()
-        return True
 
     def _command(self, command: list[RawWord], depth: int) -> None:
         while command and command[0].literal in KEYWORDS:
@@ -173,6 +161,7 @@ class CommandReader:
             inner.shell.variables |= self.shell.variables
             chars = word_characters(word)
             found = inner.read(chars, depth + 1)
+            self.manifests += inner.manifests
             for configuration in found:
                 configuration.editable = is_verbatim(chars, self.source.text)
             if found and container and starts_itself(container.image) and not container.entry:
@@ -268,18 +257,3 @@ def is_verbatim(chars: list[Char], source: str) -> bool:
     seen = [(char, at) for char, at in chars if not char.isspace()]
     ascending = all(a < b for (_, a), (_, b) in pairwise(seen))
     return ascending and all(source[at : at + 1] == char for char, at in seen)
-
-
-def read_commands(source: Source, label: str, part: str | None = None) -> list[Configuration]:
-    """The servers that a command line or a shell script starts; bare `--flag value` words count as one.
-
-    `part` is the source's text with blanks for what is no shell text.
-    """
-    text = source.text if part is None else part
-    reader = CommandReader(source, label)
-    found = reader.read(characters(text))
-    if not found and re.match(r"\s*-{1,2}\w", text):
-        for command in lex(characters(text))[:1]:
-            words = [word for raw in command for word in reader.shell.expand(raw)]
-            found.append(Configuration(label, source, words=words))
-    return found

@@ -1,4 +1,4 @@
-"""Texts inside texts: manifests in here-documents, YAML in YAML, commands in units. Each keeps its place in the whole.
+"""Texts inside texts: manifests in here-documents, YAML in YAML. Each keeps its place in the whole.
 
 A part is read from a copy of the whole in which everything else is blank, so that every offset stays true.
 """
@@ -24,19 +24,3 @@ def block_scalar(text: str, start: int, end: int) -> str | None:
     """The lines of a literal block scalar (`key: |`) that stands at `start:end`, alone; None for other scalars."""
     head = text.find("\n", start, end)
     return only(text, head, end) if head > 0 and text[start] == "|" else None
-
-
-def unit(text: str) -> str:
-    """A systemd unit or a container's quadlet as shell text: commands and variables, everything else blank."""
-    lines = []
-    continued = shown = False
-    for line in text.split("\n"):
-        if not continued:
-            shown = False
-            for key, shell in (("ExecStart=", ""), ("Environment=", "export"), ("Exec=", "")):
-                if line.startswith(key):
-                    line, shown = shell.ljust(len(key)) + line[len(key) :], True
-                    break
-        continued = line.endswith("\\")
-        lines.append(line if shown else " " * len(line))
-    return "\n".join(lines)

@@ -63,6 +63,7 @@ class _Lexer:
         self.commands: list[list[RawWord]] = [[]]
         self.heredocs: list[str] = []
         self.bodies: list[list[Char]] = []
+        self.open_quote: int | None = None
 
     @cached_property
     def text(self) -> str:
@@ -213,16 +214,16 @@ class _Lexer:
 
     def _piece(self, word: RawWord, quoted: bool) -> None:
         char = self.peek()
-        if char == "'" and not quoted:
+        if char in "'\"" and not quoted:
+            begin = self.at
             self.at += 1
-            while self.at < len(self.chars) and self.peek() != "'":
-                self._literal(word, True)
-            self.at += 1
-            self._mark_quoted(word)
-        elif char == '"' and not quoted:
-            self.at += 1
-            while self.at < len(self.chars) and self.peek() != '"':
-                self._piece(word, quoted=True)
+            while self.at < len(self.chars) and self.peek() != char:
+                if char == "'":
+                    self._literal(word, True)
+                else:
+                    self._piece(word, quoted=True)
+            if self.at >= len(self.chars):
+                self.open_quote = self.offset(begin)
             self.at += 1
             self._mark_quoted(word)
         elif char == "\\":
@@ -355,6 +356,13 @@ def _unquoted(chars: list[Char], quoted: bool) -> list[Char] | None:
 def lex(chars: list[Char]) -> list[list[RawWord]]:
     """The simple commands of a shell text, in order; operators, comments and here-documents are gone."""
     return _Lexer(chars).run()
+
+
+def open_quote(chars: list[Char]) -> int | None:
+    """The offset of a quote that is never closed, or None."""
+    lexer = _Lexer(chars)
+    lexer.run()
+    return lexer.open_quote
 
 
 def here_documents(chars: list[Char]) -> list[list[Char]]:

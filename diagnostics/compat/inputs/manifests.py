@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Literal
 
 import msgspec
 import yaml
 
-from .base import Configuration, Entry, EntryPoint, EnvSetting, Source, UnreadableInput, Word
+from .base import Configuration, Entry, EntryPoint, EnvSetting, UnreadableInput, Word
 from .commands import CommandReader, align, find_entry, holds_server
 from .containers import is_image, starts_itself
 from .dynamo import leave_out
-from .embedded import MANIFEST, block_scalar
+from .embedded import MANIFEST, block_scalar, only
 from .kserve import adopt, is_huggingfaceserver
-from .lexer import Char, characters, lex
+from .lexer import Char, lex
 from .nodes import Tree
 
 COMMAND_KEYS = (
@@ -88,7 +88,8 @@ class ManifestReader:
                         node.value, self.tree.source.text, self.tree.start(node), self.tree.end(node)
                     )
                     reader = CommandReader(self.tree.source, self.label, prose=True)
-                    self.found += [(name, configuration) for configuration in reader.read(text)]
+                    found = reader.read(text) + read_embedded(reader)
+                    self.found += [(name, configuration) for configuration in found]
 
     def _mapping(self, mapping: yaml.MappingNode, under: str) -> None:
         nodes = {key: value for key, _, value in self.tree.items(mapping) if isinstance(key, str)}
@@ -147,7 +148,7 @@ class ManifestReader:
             node = nodes.get(key)
             if isinstance(node, yaml.MappingNode):
                 for name, key_node, value in self.tree.items(node):
-                    env[str(name)] = self._variable(str(name), _text(value), key_node, value, "key")
+                    env[str(name)] = self._variable(str(name), _text(value), key_node, value)
             elif isinstance(node, yaml.SequenceNode):
                 for item in node.value:
                     setting = self._env_item(item)
@@ -158,23 +159,20 @@ class ManifestReader:
     def _env_item(self, item: yaml.Node) -> EnvSetting | None:
         if isinstance(item, yaml.ScalarNode) and "=" in item.value:
             name, _, value = item.value.partition("=")
-            return self._variable(name, value, item, item, "item")
+            return self._variable(name, value, item, item)
         name_node = self.tree.get(item, "name")
         if not isinstance(name_node, yaml.ScalarNode):
             return None
         value_node = self.tree.get(item, "value")
-        last = max((value for _, _, value in self.tree.items(item)), key=self.tree.end)
-        setting = self._variable(name_node.value, _text(value_node), item, last, "item")
+        setting = self._variable(name_node.value, _text(value_node), item, item)
         return msgspec.structs.replace(setting, place=self.tree.place(name_node))
 
-    def _variable(
-        self, name: str, value: str | None, first: yaml.Node, last: yaml.Node, style: Literal["item", "key"]
-    ) -> EnvSetting:
+    def _variable(self, name: str, value: str | None, first: yaml.Node, last: yaml.Node) -> EnvSetting:
         start, end = self.tree.start(first), self.tree.end(last)
         if value is not None and VARIABLE.search(value):  # its default, where it has one
             value = VARIABLE.sub(lambda match: match.group(3) or match.group(), value)
             value = None if VARIABLE.search(value) else value
-        return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, style)
+        return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, "item")
 
     def _from_command(
         self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None, under: str
@@ -331,48 +329,11 @@ def _text(node: yaml.Node | None) -> str | None:
     return None if "{{" in node.value else str(node.value)
 
 
-def read_dockerfile(source: Source, label: str) -> list[Configuration]:
-    """The server that a Dockerfile's ENTRYPOINT and CMD start, with its ENV lines."""
-    reader = CommandReader(source, label)
-    env: dict[str, EnvSetting] = {}
-    parts: dict[str, list[Word]] = {}
-    image = None
-    for match in re.finditer(
-        r"^[ \t]*(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:.*\\\r?\n)*.*)$", source.text, re.M | re.I
-    ):
-        kind, body, at = match.group(1).upper(), match.group(2), match.start(2)
-        words = [
-            w for c in lex(characters(_json_list(body), at)) for raw in c for w in reader.shell.expand(raw)
-        ]
-        if kind == "FROM" and words:
-            image = words[0].text
-        elif kind == "ENV":
-            pairs = [w for w in words if "=" in w.text]
-            for word in pairs:
-                name, _, value = word.text.partition("=")
-                start, end = (match.start(), match.end()) if len(pairs) == 1 else (word.start, word.end)
-                env[name] = EnvSetting(name, value, word.place, source, start, end)
-            if not pairs and len(words) > 1:
-                name, value = words[0].text, words[1].text
-                env[name] = EnvSetting(name, value, words[0].place, source, match.start(), match.end())
-        else:
-            parts[kind] = words
-    words = parts.get("ENTRYPOINT", []) + parts.get("CMD", [])
-    entry = find_entry(words)
-    if entry is not None:
-        begin, engine, point = entry
-        return [Configuration(label, source, engine, point, words[begin:], env=env, image=image)]
-    if image and is_image(image) and words:
-        return [Configuration(label, source, words=words, env=env, image=image)]
-    return []
-
-
-def _json_list(body: str) -> str:
-    """`["vllm", "serve"]` as shell words of the same length, so that offsets stay true."""
-    stripped = body.strip()
-    if not (stripped.startswith("[") and stripped.endswith("]")):
-        return body
-    text = body.replace("[", " ", 1)
-    last = text.rindex("]")
-    text = text[:last] + " " + text[last + 1 :]
-    return re.sub(r'"(\s*),', r'"\1 ', text)
+def read_embedded(reader: CommandReader) -> list[Configuration]:
+    """The servers of the manifests that a shell text holds in its here-documents."""
+    found: list[Configuration] = []
+    for start, end in reader.manifests:
+        with contextlib.suppress(UnreadableInput):
+            tree = Tree(reader.source, only(reader.source.text, start, end))
+            found += ManifestReader(tree, reader.label).read()
+    return found

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from .base import SERVER, Configuration, Source, UnreadableInput
-from .commands import read_commands
 from .python import read_python
+from .scripts import read_commands
 
 # A line of IPython's own, which may go on behind a backslash: `!ls`, `%pip install x`, `names = !ls`.
 OWN = re.compile(r"(\s*(?:\w[\w.,\[\] ]*=\s*)?)(!+|%+(?=[A-Za-z]))")

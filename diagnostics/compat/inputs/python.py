@@ -92,6 +92,7 @@ class _Script:
         given: list[Given] = [("model", item, item) for item in node.args[:1]]
         given += [(keyword.arg, keyword, keyword.value) for keyword in node.keywords]
         found = self._configured(given, usage)
+        found.editable = True
         if usage == "llm":
             found.unnamed = [self._word(item) for item in node.args[1:]]
         return found
@@ -123,8 +124,13 @@ class _Script:
             value = self._value(node)
         except _Unknown:
             value, opaque = ast.unparse(node), True
-        place = self._source.place(self._offset(at))
-        return Entry(name.replace("_", "-"), value, place, self._source, opaque)
+        start, span = self._offset(at), (0, 0, 0)
+        if (
+            isinstance(at, ast.keyword) and at.value is node
+        ):  # no key of a `**mapping`, nor the model in first place
+            span = (start, self._offset(node), self._end(node))
+        place = self._source.place(start)
+        return Entry(name.replace("_", "-"), value, place, self._source, opaque, *span)
 
     def _words(self, node: ast.List | ast.Tuple) -> list[Configuration]:
         """A list of words such as `["vllm", "serve", MODEL, "--port", "8000"]`."""

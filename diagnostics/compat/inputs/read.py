@@ -9,8 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from .base import DYNAMO, SERVER, Configuration, Source, UnreadableInput
-from .embedded import unit
+from .base import DYNAMO, SERVER, Configuration, NoServer, Source, UnreadableInput
 from .files import is_flat, read_settings
 from .nodes import Tree
 
@@ -21,16 +20,30 @@ COMMAND_LINE = "command line"
 STANDARD_INPUT = "standard input"
 
 
-def read_command(text: str) -> list[Configuration]:
-    """The servers of one command line. Raises UnreadableInput when it starts none."""
-    found = _commands(Source(COMMAND_LINE, text))
+def read_command(text: str, name: str = COMMAND_LINE) -> list[Configuration]:
+    """The servers of one command line. Raises UnreadableInput when it starts none, or no shell would run it."""
+    from .lexer import characters, open_quote
+
+    source = Source(name, text)
+    quote = open_quote(characters(text))
+    if quote is not None:
+        raise UnreadableInput(f"{source.place(quote)}: the quote that opens here is never closed")
+    found = _commands(source)
     if not found:
         raise UnreadableInput(
-            _other("the command line", text)
-            or "the command line starts no server this checker knows; expected one with `vllm serve`, "
+            _other(f"the {name}", text)
+            or f"the {name} starts no server this checker knows; expected one with `vllm serve`, "
             "`python -m vllm.entrypoints.openai.api_server`, `engine serve`, or `docker run` of a vLLM image"
         )
     return [_complete(configuration, Path()) for configuration in found]
+
+
+def read_again(text: str, of: Configuration) -> list[Configuration]:
+    """The configurations in a new text of a configuration's source."""
+    name = of.source.name
+    if name.startswith(COMMAND_LINE):
+        return read_command(text, name)
+    return read_text(text, name, Path(name).parent, of.engine)
 
 
 def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
@@ -56,13 +69,15 @@ def read_text(
     base = os.path.basename(name).lower()
     suffix = os.path.splitext(base)[1]
     if base.startswith(("dockerfile", "containerfile")) or suffix == ".dockerfile":
-        from .manifests import read_dockerfile
+        from .dockerfile import read_dockerfile
 
         found = read_dockerfile(source, name)
     elif suffix in (".yaml", ".yml", ".json"):
         found = _read_yaml(source, engine)
     elif suffix in (".service", ".container"):
-        found = _commands(source, unit(text))
+        from .scripts import read_unit
+
+        found = read_unit(source, name)
     elif suffix == ".py" or re.match(r"#!.*python", text) or (not suffix and _is_python(text)):
         from .python import read_python
 
@@ -76,9 +91,11 @@ def read_text(
     else:
         found = _read_either(source, engine)
     if not found:
-        raise UnreadableInput(
-            _other(name, text)
-            or f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
+        other = _other(name, text)
+        if other is not None:
+            raise UnreadableInput(other)
+        raise NoServer(
+            f"{name} starts no server this checker knows: no `vllm serve`, no vLLM API server module, "
             "no `engine serve`, no container of a vLLM image with arguments"
             + (", no `LLM(...)` or `EngineArgs(...)` of vLLM" if suffix in (".py", ".ipynb") else "")
         )
@@ -132,10 +149,10 @@ def _read_either(source: Source, engine: str | None) -> list[Configuration]:
     return _commands(source)
 
 
-def _commands(source: Source, part: str | None = None) -> list[Configuration]:
-    from .commands import read_commands
+def _commands(source: Source) -> list[Configuration]:
+    from .scripts import read_commands
 
-    return read_commands(source, source.name, part)
+    return read_commands(source, source.name)
 
 
 def _read_yaml(source: Source, engine: str | None) -> list[Configuration]:

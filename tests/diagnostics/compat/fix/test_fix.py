@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.diagnostics.compat.checks.findings import Result
+from camshaft.diagnostics.compat.fix.cut import Changes
 from camshaft.diagnostics.compat.fix.files import fix_all
 from camshaft.diagnostics.compat.fix.plan import CannotFix, Plan, plan
 from camshaft.diagnostics.compat.inputs.base import Configuration
@@ -141,6 +143,94 @@ def test_manifests(text: str, expected: str) -> None:
     assert new == expected
 
 
+DOCKERFILE = "FROM vllm/vllm-openai:v0.10.0\n"
+POD = "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n"
+LISTS = {
+    "Dockerfile": DOCKERFILE + "CMD [@]\n",
+    "Containerfile": DOCKERFILE + 'ENTRYPOINT ["vllm", "serve", "m", @]\n',
+    "pod.yaml": POD + "    args: [@]\n",
+    "pod.json": '{"kind": "Pod", "spec": {"containers": [{"image": "vllm/vllm-openai", "args": [@]}]}}',
+}
+GONE = (["--swap-space=4"], ["--swap-space", "4"], ["--num-scheduler-steps", "8"], ["--use-v2-block-manager"])
+STAYS = (["--model", "m"], ["--max-num-seqs", "64"], ["--enable-lora"], ['--hf-overrides={"a": [1, 2]}'])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.permutations([*GONE, *STAYS]).map(lambda options: options[:5]),
+    st.sampled_from([", ", ",", " , ", ",\n      ", "\n      , "]),
+    st.sampled_from(sorted(LISTS)),
+)
+def test_an_item_of_a_list_goes_with_its_comma(options: list[list[str]], comma: str, name: str) -> None:
+    docker = name.endswith("file")
+    before, after = LISTS[name].split("@")
+    items = [json.dumps(word) for option in options for word in option]
+    listed = (comma.replace("\n", " \\\n") if docker else comma).join(items)
+    new, _ = fixed(before + listed + after, "0.33.0", name=name)
+    left = new.removeprefix(before).removesuffix(after)
+    kept = [word for option in options if option in STAYS for word in option]
+    assert json.loads(f"[{left}]".replace("\\\n", "")) == kept
+    assert (new[: len(before)], new[-len(after) :]) == (before, after)
+    assert not [line for line in new.splitlines() if not line.strip(" ,\\")]
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ('[{name: VLLM_USE_V1, value: "1"}, {name: HF_HOME, value: /x}]', "[{name: HF_HOME, value: /x}]"),
+        ("[{name: HF_HOME, value: /x}, {value: '1', name: VLLM_USE_V1}]", "[{name: HF_HOME, value: /x}]"),
+        ("[{name: VLLM_USE_V1, value: '1'}]", "[]"),
+        ("{VLLM_USE_V1: 1, HF_HOME: /x}", "{HF_HOME: /x}"),
+    ],
+)
+def test_a_variable_of_a_flow_list_goes_whole(env: str, expected: str) -> None:
+    text = POD + '    env: {}\n    args: ["--model", "m", "--num-scheduler-steps", "8"]\n'
+    new, _ = fixed(text.replace("{}", env), "0.33.0", name="pod.yaml")
+    assert new == text.replace("{}", expected).replace(', "--num-scheduler-steps", "8"', "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'CMD ["--model", "m", "--guided-decoding-backend", "xgrammar"]\n',
+            'CMD ["--model", "m", "--structured-outputs-config={\\"backend\\": \\"xgrammar\\"}"]\n',
+        ),
+        (
+            'ENTRYPOINT ["sh", "-c", "vllm serve m --swap-space 4"]\n',
+            'ENTRYPOINT ["sh", "-c", "vllm serve m"]\n',
+        ),
+    ],
+)
+def test_what_is_written_into_an_exec_form_is_json(text: str, expected: str) -> None:
+    new, _ = fixed(DOCKERFILE + text, "0.33.0", name="Dockerfile")
+    assert new == DOCKERFILE + expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("LLM('m', swap_space=4)", "LLM('m')"),
+        ("LLM(swap_space=4, model='m', num_scheduler_steps=8)", "LLM(model='m')"),
+        (
+            "LLM(\n    model='m',\n    swap_space=4,  # GiB\n    seed=1,\n)",
+            "LLM(\n    model='m',\n    seed=1,\n)",
+        ),
+    ],
+)
+def test_a_keyword_of_python_goes_with_its_comma(text: str, expected: str) -> None:
+    new, _ = fixed(f"from vllm import LLM\n{text}\n", "0.33.0", name="a.py")
+    assert new == f"from vllm import LLM\n{expected}\n"
+
+
+def test_an_edit_that_leaves_more_than_it_should_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Changes, "texts", lambda changes: {"Dockerfile": ("", f'{DOCKERFILE}CMD ["--model", "m", "x"]')}
+    )
+    with pytest.raises(CannotFix, match="same server"):
+        fixed(f'{DOCKERFILE}CMD ["--model", "m", "--swap-space", "4"]\n', "0.33.0", name="Dockerfile")
+
+
 def test_unsafe_fixes_are_left_unless_asked_for() -> None:
     text = "model: m\nquantization: auto-round\n"
     new, made = fixed(text, "0.15.0")
@@ -162,6 +252,10 @@ def test_unsafe_fixes_are_left_unless_asked_for() -> None:
             "model: m\nspeculative_model: '[ngram]'\nnum_speculative_tokens: 5\nngram_prompt_lookup_max: 4\n",
             "model: m\nspeculative_config: "
             """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'\n""",
+        ),
+        (
+            "model: m\nguided-decoding-backend: xgrammar  # fast\nhf-overrides: {a: 1}\n",
+            'model: m\nstructured-outputs-config: \'{"backend": "xgrammar"}\'  # fast\nhf-overrides: {a: 1}\n',
         ),
         ("model: m\nlora-modules:\n- a=b\n# c\nswap-space: 4\n", "model: m\nlora-modules:\n- a=b\n# c\n"),
     ],

@@ -204,6 +204,30 @@ def test_units_keep_their_text_for_fixes(name: str, text: str) -> None:
     assert text[found.words[1].start : found.words[1].end] == "--seed"
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_the_lines_of_a_quadlet_stand_in_any_order(order: tuple[int, ...]) -> None:
+    lines = (
+        "Image=vllm/vllm-openai:v0.10.0\n",
+        "Environment=VLLM_USE_V1=1 HF_HOME=/x\n",
+        "Exec=--model m \\\n  --swap-space 4\n",
+    )
+    text = "[Container]\n" + "".join(lines[at] for at in order) + "[Service]\nEnvironment=VLLM_PORT=1\n"
+    found = one(text, "vllm.container")
+    assert words(found) == ["--model", "m", "--swap-space", "4"]
+    assert {name: setting.value for name, setting in found.env.items()} == {
+        "VLLM_USE_V1": "1",
+        "HF_HOME": "/x",
+    }
+    assert (str(image_release(found)), found.doubled) == ("0.10.0", None)
+    assert text[found.words[2].start : found.words[2].end] == "--swap-space"
+
+
+def test_a_quadlets_own_entry_point_starts_what_exec_says() -> None:
+    text = "[Container]\nExec=vllm serve m\nImage=vllm/vllm-openai:v0.10.0\n"
+    assert one(text, "a.container").doubled is not None
+    assert one(text + "Entrypoint=/usr/bin/env\n", "a.container").doubled is None
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

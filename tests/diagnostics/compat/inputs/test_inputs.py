@@ -174,6 +174,30 @@ def test_dockerfile() -> None:
     assert found.env["VLLM_USE_V1"].value == "0"
 
 
+def test_the_exec_form_of_a_dockerfile_is_json_and_expands_nothing() -> None:
+    text = 'FROM vllm/vllm-openai\nCMD ["--model", "m", \\\n  # how many\n  "--seed", "$SEED"]\n'
+    found = one(text, "Dockerfile")
+    assert words(found) == ["--model", "m", "--seed", "$SEED"]
+    assert not any(word.opaque for word in found.words)
+    assert words(one('FROM x\nENTRYPOINT ["sh", "-c", "vllm serve m --seed 1"]\n', "Dockerfile")) == [
+        "m",
+        "--seed",
+        "1",
+    ]
+    with pytest.raises(UnreadableInput, match="Dockerfile:2:5: CMD is no JSON list"):
+        read_text("FROM vllm/vllm-openai\nCMD ['--model', 'm']\n", "Dockerfile")
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [('vllm serve "m', 12), ("vllm serve m --hf-overrides '{", 29), ("vllm serve 'it'' --seed 1", 16)],
+)
+def test_a_command_line_with_an_open_quote_is_refused(text: str, column: int) -> None:
+    with pytest.raises(UnreadableInput, match=f"command line:1:{column}: the quote"):
+        read_command(text)
+    assert read_command('vllm serve "it\'s"')
+
+
 def test_settings_file_keeps_order_places_and_duplicates() -> None:
     found = one("model: m\n# comment\nmax-num-seqs: 64\nmax_num_seqs: 128\nenforce-eager: yes\n", "vllm.yaml")
     assert [(entry.key, entry.value) for entry in found.entries] == [

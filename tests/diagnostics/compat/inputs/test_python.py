@@ -128,7 +128,7 @@ def test_what_a_mapping_holds_leaves_the_verdict_open() -> None:
 
 
 def test_scripts_are_left_to_their_authors() -> None:
-    text = "from vllm import LLM\nLLM('m', swap_space=4)\n"
+    text = "from vllm import LLM\nLLM('m', **dict(swap_space=4))\n"
     (configuration,) = read(text)
     with pytest.raises(CannotFix, match="by hand"):
         plan(configuration, judged(text, "0.33.0"))

@@ -1,0 +1,90 @@
+"""The server that a Dockerfile starts: its image, its ENV lines, and the words of ENTRYPOINT and CMD in either form."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .base import Configuration, EnvSetting, Source, UnreadableInput, Word
+from .commands import CommandReader, find_entry, holds_server, word_characters
+from .containers import is_image
+from .lexer import characters, lex
+
+INSTRUCTION = re.compile(
+    r"^[ \t]*(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:.*\\[ \t]*\r?\n(?:[ \t]*#.*\n)*)*.*)$", re.M | re.I
+)
+# What Docker takes out before it reads an instruction that goes on: the ends of its lines, and lines of comment.
+JOINED = re.compile(r"\\(?=[ \t]*\r?\n)|^[ \t]*#.*$", re.M)
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def read_dockerfile(source: Source, label: str) -> list[Configuration]:
+    """The server that a Dockerfile's ENTRYPOINT and CMD start. Raises UnreadableInput for a list that is no JSON."""
+    reader = CommandReader(source, label)
+    env: dict[str, EnvSetting] = {}
+    parts: dict[str, list[Word]] = {}
+    image = None
+    for match in INSTRUCTION.finditer(source.text):
+        kind, body, at = match.group(1).upper(), match.group(2), match.start(2)
+        if kind in ("ENTRYPOINT", "CMD") and re.fullmatch(r"\[.*\]\s*", body, re.S):
+            parts[kind] = _exec_form(source, kind, body, at)
+            continue
+        words = [word for c in lex(characters(body, at)) for raw in c for word in reader.shell.expand(raw)]
+        if kind == "FROM" and words:
+            image = words[0].text
+        elif kind == "ENV":
+            env |= _variables(words, match)
+        else:
+            parts[kind] = words
+    words = parts.get("ENTRYPOINT", []) + parts.get("CMD", [])
+    entry = find_entry(words)
+    if entry is not None:
+        begin, engine, point = entry
+        return [Configuration(label, source, engine, point, words[begin:], env=env, image=image)]
+    nested = next((word for word in words if holds_server(word.text)), None)  # ["sh", "-c", "vllm serve ..."]
+    if nested is not None:
+        inner = CommandReader(source, label, list(env.values()))
+        found = inner.read(word_characters(nested))
+        for configuration in found:
+            configuration.image = image
+        return found
+    if image and is_image(image) and words:
+        return [Configuration(label, source, words=words, env=env, image=image)]
+    return []
+
+
+def _exec_form(source: Source, kind: str, body: str, at: int) -> list[Word]:
+    """The words of a JSON list of strings, in which nothing is expanded."""
+    text = JOINED.sub(lambda match: " " * len(match.group()), body)
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        items = None
+    if not (isinstance(items, list) and all(isinstance(item, str) for item in items)):
+        raise UnreadableInput(
+            f"{source.place(at)}: {kind} is no JSON list of strings, so that Docker hands it to a shell as it "
+            'stands: write ["--option", "value"]'
+        )
+    places = [(at + match.start(), at + match.end()) for match in STRING.finditer(text)]
+    return [
+        Word(item, source.place(start), source, start, end, style="item")
+        for item, (start, end) in zip(items, places, strict=True)
+    ]
+
+
+def _variables(words: list[Word], line: re.Match[str]) -> dict[str, EnvSetting]:
+    """What an ENV line sets: `NAME=value ...`, or `NAME value`; one that sets a single variable goes with its line."""
+    pairs = [word for word in words if "=" in word.text]
+    if not pairs:
+        name, value = (words[0].text, words[1].text) if len(words) > 1 else ("", "")
+        return {name: _setting(name, value, words[0], *line.span())} if name else {}
+    found = {}
+    for word in pairs:
+        name, _, value = word.text.partition("=")
+        span = line.span() if len(pairs) == 1 else (word.start, word.end)
+        found[name] = _setting(name, value, word, *span)
+    return found
+
+
+def _setting(name: str, value: str, word: Word, start: int, end: int) -> EnvSetting:
+    return EnvSetting(name, value, word.place, word.source, start, end)
