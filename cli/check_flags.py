@@ -139,28 +139,31 @@ def _pages(code: str | None, folder: Path | None) -> None:
 def _read(
     inputs: Sequence[str], commands: Sequence[str], engine: str | None
 ) -> tuple[list[Configuration], bool]:
-    """The configurations of every input, and whether one could not be read."""
+    """The configurations of every input, and whether one could not be read; those without a server are only noted."""
     from ..diagnostics.compat.inputs import read as readers
+    from ..diagnostics.compat.inputs.base import NoServer
 
     found: list[Configuration] = []
+    idle: list[NoServer] = []
     failed = False
-    for text in inputs:
+    names = [readers.COMMAND_LINE + (f" {n + 1}" if len(commands) > 1 else "") for n in range(len(commands))]
+    for text, command in [*((text, None) for text in inputs), *zip(commands, names, strict=True)]:
         try:
-            if text == "-":
+            if command is not None:
+                found += readers.read_command(text, command)
+            elif text == "-":
                 piped = sys.stdin.buffer.read().decode("utf-8-sig")
                 found += readers.read_text(piped, readers.STANDARD_INPUT, None, engine)
             else:
                 found += readers.read_path(Path(text), engine)
+        except NoServer as error:
+            idle.append(error)
         except (CamshaftError, UnicodeDecodeError) as error:
             click.echo(f"Error: {error}", err=True)
             failed = True
-    for text in commands:
-        try:
-            found += readers.read_command(text)
-        except CamshaftError as error:
-            click.echo(f"Error: {error}", err=True)
-            failed = True
-    return found, failed
+    for error in idle:
+        click.echo(f"skipped: {error}" if found else f"Error: {error}", err=True)
+    return found, failed or not found
 
 
 def _judge(options: dict[str, Any]) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:

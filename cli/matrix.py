@@ -84,9 +84,8 @@ def _load(engine: str, version: str | None) -> Table:
 
 
 def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
-    from difflib import get_close_matches
-
     from ..core.errors import ConfigError
+    from ..core.places import nearest
 
     if not wanted:
         return list(table.flags.values())
@@ -94,8 +93,8 @@ def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
     for spelled in wanted:
         flag = table.find(spelled)
         if flag is None:
-            near = get_close_matches("--" + spelled.lstrip("-").replace("_", "-"), table.spellings(), n=1)
-            hint = f"; the nearest is {near[0]}" if near else ""
+            known = [name.lstrip("-") for name in table.spellings()]
+            hint = nearest(spelled.lstrip("-").replace("_", "-"), known)
             raise ConfigError(f"{table.engine} {table.version} has no {spelled}{hint}")
         found.append(flag)
     return found

@@ -60,11 +60,12 @@ def check_all(
 
 def _start(engine: str, text: str | None, configuration: Configuration) -> tuple[Version | None, list[str]]:
     """The release the configuration comes from: as told, or the tag of its container image."""
-    if text is not None:
-        version, note = resolve(engine, text)
-        return version, [note] if note else []
-    version = image_release(configuration) if engine == "vllm" else None
-    return version, [] if version is None else [f"comes from {version}, by the tag of its image"]
+    tagged = image_release(configuration) if engine == "vllm" else None
+    if text is None:
+        return tagged, [] if tagged is None else [f"comes from {tagged}, by the tag of its image"]
+    version, note = resolve(engine, text)
+    other = f"the tag of its image says {tagged}; compared with {version}, as told"
+    return version, [*([note] if note else []), *([other] if tagged not in (None, version) else [])]
 
 
 # Images whose tags are vLLM's releases: KServe's and llm-d's, among others, count their own.

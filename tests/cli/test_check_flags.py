@@ -67,6 +67,33 @@ def test_one_unreadable_input_does_not_hide_the_others(files: Path) -> None:
     assert "--swap-space" in result.stdout
 
 
+def test_what_starts_no_server_is_skipped_beside_what_does(files: Path) -> None:
+    service = files / "svc.yaml"
+    service.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: vllm}\n")
+    both = run(str(service), str(files / "clean.yaml"))
+    assert both.exit_code == 0
+    assert f"skipped: {service} starts no server" in both.output
+    assert "1 configuration, 1 verdict" in both.output
+    assert run(str(service), str(files / "broken.yaml")).exit_code == 1
+    alone = run(str(service))
+    assert (alone.exit_code, alone.output.startswith("Error: ")) == (2, True)
+
+
+def test_several_commands_are_told_apart() -> None:
+    result = run("--command", "vllm serve m", "--command", "vllm serve n", "--to", "0.18.0", "--to", "0.33.0")
+    assert "command line 2  vllm 0.33.0: starts" in result.output
+    assert "2 configurations, 4 verdicts" in result.output
+    result = run("--command", "vllm serve m & vllm serve n")
+    assert "2 configurations, 2 verdicts" in result.output
+
+
+def test_an_image_of_another_release_than_told_is_named() -> None:
+    command = "docker run vllm/vllm-openai:v0.8.5 --model m"
+    said = "the tag of its image says 0.8.5; compared with 0.18.0, as told"
+    assert said in run("--command", command, "--from", "0.18.0").output.replace("\n  ", " ")
+    assert "tag" not in run("--command", command, "--from", "0.8.5").output
+
+
 def test_json_has_the_published_shape(files: Path) -> None:
     result = run(
         str(files / "broken.yaml"), "--from", "0.16.0", "--to", "0.17.0", "--to", "0.18.0", "--format", "json"

@@ -59,7 +59,8 @@ def test_an_unlisted_patch_is_answered_with_a_note() -> None:
     [
         (("show", "0.99.0"), "harvest"),
         (("show", "banana"), "not a version"),
-        (("show", "0.18.0", "--flag", "--max-num-seq"), "--max-num-seqs"),
+        (("show", "0.18.0", "--flag", "--max-num-seq"), "did you mean max-num-seqs?"),
+        (("show", "0.18.0", "--flag", "bogus"), "has no bogus\n"),
         (("diff", "0.18.0", "0.99.0"), "harvest"),
         (("rules", "0.99.0"), "harvest"),
         (("harvest",), "name the release"),

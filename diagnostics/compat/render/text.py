@@ -58,7 +58,9 @@ def counts(findings: Sequence[Finding]) -> str:
 def summary(results: Sequence[Result]) -> str:
     """One line over all results."""
     findings = [finding for result in results for finding in result.findings]
-    inputs = len({result.input for result in results})
+    # Several servers may have one name: as many as one target judged.
+    seen = Counter((result.input, result.target) for result in results)
+    inputs = sum({name: count for (name, _), count in seen.items()}.values())
     what = f"{inputs} configuration{'s' if inputs != 1 else ''}, {len(results)} verdict{'s' if len(results) != 1 else ''}"
     return click.style(f"{what}: {counts(findings)}.", bold=True)
 
