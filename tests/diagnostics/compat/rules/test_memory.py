@@ -25,6 +25,11 @@ LLAMA_70B_FP8 = LLAMA_8B | {
     "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672,
     "quantization_config": {"quant_method": "fp8"},
 }  # fmt: skip
+QWEN_32B = LLAMA_8B | {
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 5120, "num_hidden_layers": 64,
+    "num_attention_heads": 64, "head_dim": 128, "intermediate_size": 25600, "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+}  # fmt: skip
 
 
 def facts(release: str, model: dict[str, Any], device: str | None, **flags: Any) -> Facts:
@@ -57,6 +62,34 @@ def test_one_request_of_full_length() -> None:
     assert set(found) == {"VLLM-ME-03"}
     assert not codes("0.18.0", LLAMA_8B, "L4", max_model_len=8192)
     assert not codes("0.18.0", LLAMA_8B, "L4", max_model_len=-1)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.floats(0.05, 0.98), st.integers(1, 8))
+def test_what_the_budget_does_not_fit_is_always_told(utilization: float, length_k: int) -> None:
+    """The rules speak wherever `core.memory` misses memory: as an error beyond the estimate's error, else a warning."""
+    flags: dict[str, Any] = {"gpu_memory_utilization": utilization, "max_model_len": length_k * 16384}
+    scope = Scope(load("vllm"), "0.33.0", facts("0.33.0", LLAMA_8B, "H100", **flags))
+    missing = max(scope("memory.request_gib") - scope("memory.kv_gib"), 0)
+    found = codes("0.33.0", LLAMA_8B, "H100", **flags)
+    assert bool(found) is (missing > 0)
+    assert len(found) <= 1
+    assert missing > scope("memory.error_gib") or not any(hit.would_stop for hit in found.values())
+
+
+@pytest.mark.parametrize(("utilization", "code"), [(0.85, "VLLM-ME-03"), (0.92, "VLLM-ME-09"), (0.98, None)])
+def test_one_request_within_the_error_of_the_estimate_warns(utilization: float, code: str | None) -> None:
+    found = codes("0.33.0", QWEN_32B, "H100", gpu_memory_utilization=utilization)
+    assert set(found) == ({code} if code else set())
+
+
+@pytest.mark.parametrize(
+    ("utilization", "code"), [(0.75, {"VLLM-ME-02", "VLLM-ME-04"}), (0.81, {"VLLM-ME-08"}), (0.9, set())]
+)
+def test_an_automatic_context_length_needs_room_for_the_cache(utilization: float, code: set[str]) -> None:
+    assert (
+        set(codes("0.33.0", QWEN_32B, "H100", gpu_memory_utilization=utilization, max_model_len=-1)) == code
+    )
 
 
 def test_graphs_are_subtracted_from_0_20_on() -> None:
