@@ -10,7 +10,7 @@ from camshaft.diagnostics.compat.harvest.add import add_tables, records, stored_
 from camshaft.diagnostics.compat.harvest.errors import HarvestError
 from camshaft.diagnostics.compat.harvest.release import Harvest, harvest
 from camshaft.diagnostics.compat.releases.table import Flag
-from camshaft.diagnostics.compat.rules.conditions import text
+from camshaft.diagnostics.compat.rules import conditions
 
 RELEASES = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text(encoding="utf-8"))
 CONFIG_STYLE: dict[str, str] = RELEASES["config_style"]
@@ -110,7 +110,7 @@ def test_every_option_is_there_once_and_nothing_else(found: Harvest) -> None:
 
 
 def test_refusals_are_conditions_that_hold_only_where_the_release_raises(found: Harvest) -> None:
-    assert [text(refusal.when) for refusal in found.refusals.values()] == [
+    assert [conditions.text(refusal.when) for refusal in found.refusals.values()] == [
         "not (0 < share and share <= 1)",
         'kind == "fp8" and budget > 9',
         "not (size == null) and (budget < 2 or count(sizes) == 0)",
