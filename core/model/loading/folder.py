@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...errors import ModelError
 from .files import write_json
-from .gguf import GgufWeights
+from .gguf import GgufWeights, reading
 from .gguf_config import config_from_gguf, generation_config_from_gguf
 from .gguf_tokenizer import tokenizer_from_gguf
 from .safetensors import SINGLE
@@ -85,9 +85,12 @@ def _sync(folder: Path) -> None:
 
 def write_side_files(weights: GgufWeights, folder: Path) -> None:
     """`config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json`."""
-    write_json(folder / "config.json", config_from_gguf(weights.reader, weights.file))
-    write_json(folder / "generation_config.json", generation_config_from_gguf(weights.reader))
-    tokenizer, settings = tokenizer_from_gguf(weights.reader, weights.file)
+    with reading(weights.file):
+        config = config_from_gguf(weights.reader, weights.file)
+        generation = generation_config_from_gguf(weights.reader)
+        tokenizer, settings = tokenizer_from_gguf(weights.reader, weights.file)
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", generation)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", settings)
 

@@ -8,7 +8,8 @@ conversion of LlamaForCausalLM); here they are put back. Qwen2 and Qwen3 are sto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,15 @@ def open_gguf(file: Path) -> GGUFReader:
         raise ModelError(f"{file}: {_diagnosis(file) or _unusable(file, error)}") from error
 
 
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """While a file's metadata is taken at its word. Raises ModelError where it lies, whatever that trips."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file}: unusable metadata: {type(error).__name__}: {error}") from error
+
+
 def field(reader: GGUFReader, key: str, default: Any = None) -> Any:
     """The value of a metadata key as a plain Python value, or `default`."""
     found = reader.get_field(key)
@@ -95,9 +105,10 @@ class GgufWeights:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.reader = open_gguf(file)
-        self._arch = architecture(self.reader, file)
-        heads = int(field(self.reader, f"{self._arch}.attention.head_count", 0))
-        kv_heads = int(field(self.reader, f"{self._arch}.attention.head_count_kv", heads))
+        with reading(file):
+            self._arch = architecture(self.reader, file)
+            heads = int(field(self.reader, f"{self._arch}.attention.head_count", 0))
+            kv_heads = int(field(self.reader, f"{self._arch}.attention.head_count_kv", heads))
         self._interleaved = {"q_proj": heads, "k_proj": kv_heads} if self._arch == "llama" else {}
         self._tensors: dict[str, ReaderTensor] = {}
         for tensor in self.reader.tensors:

@@ -54,7 +54,7 @@ def _local(path: Path) -> Path:
         return _beside_gguf(path)
     if (path / "config.json").is_file():
         return path
-    found = sorted(path.glob("*.gguf"))
+    found = sorted(file for file in path.glob("*.gguf") if file.is_file())
     if len(found) == 1:
         return _beside_gguf(found[0])
     if found:

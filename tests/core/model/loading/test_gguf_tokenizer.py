@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from camshaft.core.errors import ModelError
-from camshaft.core.model.loading.gguf import open_gguf
+from camshaft.core.model.loading.folder import write_side_files
+from camshaft.core.model.loading.gguf import GgufWeights, open_gguf
 from camshaft.core.model.loading.gguf_tokenizer import tokenizer_from_gguf
 
 CORPUS = [
@@ -163,6 +164,22 @@ def test_what_cannot_be_rebuilt_is_refused(
     file = write(kind, ["a", "b", "ab"], [1, 1, 1], pre, **more)
     with pytest.raises(ModelError, match=message):
         rebuild(file)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"context_length": 64, "embedding_length": 32, "head_count": 0},
+        {"context_length": 2**31, "embedding_length": 32, "head_count": 4, "types": [1]},
+        {"context_length": 64, "embedding_length": 32, "head_count": 4, "token_merges": [1, 2]},
+    ],
+)
+def test_metadata_that_lies_is_refused_in_a_sentence(write: Writer, tmp_path: Path, lie: dict) -> None:
+    more = {"block_count": 1, "feed_forward_length": 64, "layer_norm_rms_eps": 1e-5, **lie}
+    file = write("gpt2", ["a", "b", "ab"], more.pop("types", [1, 1, 1]), "gpt-2", **more)
+    with pytest.raises(ModelError, match=r"vocabulary\.gguf: unusable metadata"):
+        write_side_files(GgufWeights(file), tmp_path)
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_merges_that_name_unknown_tokens_are_refused(write: Writer) -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("")
     with pytest.raises(ModelError, match=r"neither a model folder nor a \.gguf file"):
         hub.locate(tmp_path / "note.txt")
+    os.mkfifo(tmp_path / "pipe.gguf")  # opening it would wait for ever
+    with pytest.raises(ModelError, match=r"no config\.json and no \.gguf"):
+        hub.locate(tmp_path)
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_text("")
     with pytest.raises(ModelError, match=r"several GGUF files \(a\.gguf, b\.gguf\); name the one"):
