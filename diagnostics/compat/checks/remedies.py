@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from ..facts.unknown import Unknown
+from ..inputs.base import Entry
 from ..parsing.parser import Misuse, Use
 from ..releases.changes import OptionChange
 from .context import Context
@@ -26,6 +27,9 @@ def given_value(context: Context, misuse: Misuse | Use) -> Any:
     """The value of an option that the target does not know, typed as an earlier release typed it."""
     if not misuse.values:
         return True
+    origin = misuse.option.origins[0]
+    if isinstance(origin, Entry) and isinstance(origin.value, dict):
+        return origin.value  # as it is written, whatever text the target's loader makes of it
     text = misuse.values[0].text
     name = context.options.name(head(misuse.spelled))
     record = context.options.record_before(name, context.target) if name else None

@@ -265,6 +265,16 @@ def test_settings_of_every_shape(text: str, expected: str) -> None:
     assert new == expected
 
 
+@pytest.mark.parametrize(
+    "target", ["0.13.0", "0.18.0"]
+)  # the loader of 0.13.0 hands a mapping on as Python prints it
+def test_a_mapping_is_moved_as_it_is_written(target: str) -> None:
+    new, _ = fixed("model: m\nrope-scaling: {rope_type: yarn, factor: 4.0}\nseed: 1\n", target)
+    assert list(yaml.safe_load(new)) == ["model", "hf-overrides", "seed"]
+    overrides = json.loads(yaml.safe_load(new)["hf-overrides"])
+    assert overrides == {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+
+
 def test_a_value_that_stands_elsewhere_is_left_to_a_person() -> None:
     with pytest.raises(CannotFix, match="by hand"):
         fixed("model: m\nmax-num-seqs: &n 4\nswap-space: *n\n", "0.18.0")
