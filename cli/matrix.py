@@ -295,7 +295,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
 def compare(dump: Path, engine: str) -> None:
     """Hold a table against DUMP, what a release's real parser accepts.
 
-    A dump is made by harvest/dump_parser.py, run with the Python of an environment that has that release.
+    A dump is made by diagnostics/compat/harvest/dump_parser.py, run with the Python of an environment that has that release.
     Exit status 1 when they differ.
     """
     from ..diagnostics.compat.harvest.compare import differences, read_dump
@@ -315,15 +315,17 @@ def compare(dump: Path, engine: str) -> None:
 @_engine
 @_format("text", "json", "markdown")
 def rules(version: str | None, engine: str, form: str) -> None:
-    """List the combinations that VERSION refuses, overrides or warns of (default: the newest release)."""
-    from ..diagnostics.compat.releases.versions import resolve
+    """List the combinations that VERSION refuses, overrides or warns of (default: the newest release).
+
+    Those with the code FL-22 are its own objects' refusals, as its source has them.
+    """
+    from ..diagnostics.compat.rules import conditions
     from ..diagnostics.compat.rules.evaluate import evidence_of
     from ..diagnostics.compat.rules.records import load as load_rules
 
     with user_errors():
-        found, note = resolve(engine, version)
-        if note:
-            click.echo(note, err=True)
+        table = _load(engine, version)
+        found = table.version
         held = [rule for each in load_rules(engine).rules if (rule := each.held(found))]
         rows: list[dict[str, Any]] = [
             {
@@ -335,6 +337,17 @@ def rules(version: str | None, engine: str, form: str) -> None:
                 "evidence": evidence_of(engine, rule, found),
             }
             for rule in held
+        ]
+        rows += [
+            {
+                "code": "FL-22",
+                "severity": "error",
+                "change": "conflict",
+                "title": conditions.text(refusal.when).replace("kept.", ""),
+                "flags": sorted({conditions.option(name) for name in conditions.names(refusal.when)}),
+                "evidence": f"{found} {refusal.evidence}",
+            }
+            for refusal in table.refusals.values()
         ]
     if form == "json":
         click.echo(json.dumps({"engine": engine, "version": str(found), "rules": rows}, indent=1))
