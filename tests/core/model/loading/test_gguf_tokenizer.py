@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -46,6 +47,7 @@ def write(tmp_path: Path) -> Writer:
             writer.add_tokenizer_pre(pre)
         for name, value in more.items():
             getattr(writer, f"add_{name}")(value)
+        writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), dtype=np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -175,7 +177,8 @@ def test_what_cannot_be_rebuilt_is_refused(
     ],
 )
 def test_metadata_that_lies_is_refused_in_a_sentence(write: Writer, tmp_path: Path, lie: dict) -> None:
-    more = {"block_count": 1, "feed_forward_length": 64, "layer_norm_rms_eps": 1e-5, **lie}
+    sizes = {"block_count": 1, "feed_forward_length": 64, "head_count_kv": 2, "rope_freq_base": 1e4}
+    more = {**sizes, "layer_norm_rms_eps": 1e-5, **lie}
     file = write("gpt2", ["a", "b", "ab"], more.pop("types", [1, 1, 1]), "gpt-2", **more)
     with pytest.raises(ModelError, match=r"vocabulary\.gguf: unusable metadata"):
         write_side_files(GgufWeights(file), tmp_path)
