@@ -23,7 +23,7 @@ FORMATS = ("text", "json", "sarif", "github", "markdown")
 LEVELS = ("error", "warning", "info", "never")
 
 EPILOG = """Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
-After --fix it says what is left.
+After --fix it says what is left. An INPUT that starts no server is skipped with a note where another one starts one.
 
 \b
 Examples:
