@@ -56,7 +56,7 @@ def _holds(refusal: Refusal, scope: Scope) -> bool:
 
 def _finding(context: Context, refusal: Refusal, names: list[str], scope: Scope) -> Finding:
     values = {name.removeprefix("kept."): scope(name) for name in names if not name.startswith("model.")}
-    flags = tuple(dict.fromkeys("--" + name.partition(".")[0].replace("_", "-") for name in values))
+    flags = tuple(dict.fromkeys(map(conditions.option, values)))
     first, *others = [f"{name} = {json.dumps(value, default=str)}" for name, value in values.items()]
     beside = f" while {', '.join(others)}" if others else ""
     return Finding(

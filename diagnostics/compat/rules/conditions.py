@@ -270,6 +270,11 @@ def text(node: Node) -> str:
     return f"{text(parts[0])} {kind} {text(parts[1])}"
 
 
+def option(name: str) -> str:
+    """The option that a name reads (`kept.speculative_config.method`: --speculative-config)."""
+    return "--" + name.removeprefix("kept.").partition(".")[0].replace("_", "-")
+
+
 def names(node: Node) -> set[str]:
     """Every name a compiled condition reads."""
     if node[0] == "name":
