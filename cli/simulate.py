@@ -55,7 +55,9 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 @click.option(
     "--sweep", metavar="KNOB=A,B,..", shell_complete=assignments, help="One knob over several values."
 )
-@click.option("--until-saturation", is_flag=True, help="Find the highest rate that keeps the targets.")
+@click.option(
+    "--until-saturation", is_flag=True, help="Find the highest rate that lasts and keeps the targets."
+)
 @click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms; see below.")
 @click.option(
     "--check-against",

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from ...core.config import load_config
-from ...core.errors import CamshaftError
+from ...core.errors import CamshaftError, EvidenceError
 from ...core.workload import Workload, load_workload
 from ..evidence import Evidence
 from ..results import Targets
@@ -56,7 +56,14 @@ def effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
 def rig_for(
     situation: Situation, prepared: Prepared | None, workload: Workload | None
 ) -> tuple[Rig, list[Limit]]:
-    """The cost model where model and device are known, step times fitted from the evidence otherwise; and the floors."""
+    """The cost model where model and device are known, step times fitted from the evidence otherwise; and the floors.
+
+    Raises EvidenceError where a server was watched and nobody asked it anything, and no load is given.
+    """
+    if workload is None and situation.evidence.idle:
+        raise EvidenceError(
+            "no load is seen: nothing runs, waits or is computed; --workload or --rate names one"
+        )
     if prepared is None or None not in plain_and_drafted_ms(situation):
         return fit(situation, workload), []
     chosen, notes = workload, ()
@@ -65,7 +72,7 @@ def rig_for(
         chosen, notes = load.workload, load.assumptions
     elif chosen is None:
         chosen, notes = (
-            situation.evidence.trace or load_workload("chat"),
+            situation.evidence.recorded or load_workload("chat"),
             ("the load is the preset chat: none was given",),
         )
     chosen = _bounded(chosen)
@@ -125,8 +132,9 @@ def _with_host(rig: SimulatedRig, changes: dict[str, float], note: str) -> Simul
 
 
 def says_load(situation: Situation) -> bool:
-    """Whether anybody tells how many requests there are at once or a second."""
-    return bool(situation.evidence.load or situation.concurrency or situation.rate_per_s)
+    """Whether anybody tells how many requests there are at once or a second, or how long each is."""
+    seen = situation.evidence
+    return bool(seen.load or seen.lengths or situation.concurrency or situation.rate_per_s)
 
 
 def _bounded(workload: Workload) -> Workload:

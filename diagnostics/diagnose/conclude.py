@@ -107,7 +107,7 @@ def _runner_up(verdict: Verdict, trials: Trials) -> Proof | None:
 
 def _within_error(verdict: Verdict, tried: Proof | None, ends: Ends | None, trials: Trials) -> Verdict:
     """The verdict with what becomes of it at the ends of the error."""
-    about_load = verdict.bottleneck in ("none", "offered_load")
+    about_load = verdict.bottleneck in ("none", "offered_load") and verdict.confidence != "thin"
     if about_load and (turns := trials.asked.turns_at(min(90.0, trials.rig.band_percent))):
         told = f"this is within the error of the prediction: {turns}"
         return replace(verdict, at_the_ends=told, within_error=True)

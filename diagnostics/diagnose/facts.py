@@ -51,6 +51,7 @@ def about(subject: Subject) -> dict[str, str]:
         "device": subject.hardware.name if subject.hardware else subject.gpu,
         "engine": "sglang" if subject.sglang else subject.engine.name,
         "judged": subject.bare,
+        "evidence": "; ".join(subject.differs),
         "version": subject.engine.version
         or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
     }

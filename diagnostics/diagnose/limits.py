@@ -71,12 +71,13 @@ def _first_token_floor(target: StepCost, prepared: Prepared, workload: Workload)
     place = min(len(work.computed) - 1, int(GOOD_SHARE * len(work.computed)))
     which = int(np.argsort(work.computed, kind="stable")[place])
     tokens, cached = max(1, int(work.computed[which])), int(work.cached[which])
+    reach = float(np.mean(work.computed >= tokens))
     beside = f" behind {cached:,} cached ones" if cached else ""
     return Limit(
         "ttft_floor_ms",
         target.prefill_step(tokens, cached).total,
         "ms",
-        f"the arithmetic of a prompt of {tokens:,} tokens{beside}, which {1 - GOOD_SHARE:.0%} of the requests reach or exceed",
+        f"the arithmetic of a prompt of {tokens:,} tokens{beside}, which {reach:.0%} of the requests reach or exceed",
     )
 
 

@@ -28,7 +28,7 @@ class Load:
 
 def fitted_load(situation: Situation, given: Workload | None = None) -> Load:
     """The workload to replay: the one given, a recorded trace, or one made from what is told."""
-    chosen = given or situation.evidence.trace
+    chosen = given or situation.evidence.recorded
     if chosen is not None:
         return Load(chosen, (), True)
     if situation.stalled_ttft is not None and (situation.input_tokens or 0) >= LONG_PROMPT:
@@ -53,6 +53,7 @@ def _steady(situation: Situation) -> Load:
         shape["input_tokens"] = _spread(inputs)
     if told_output is None:
         shape["output_tokens"] = _spread(outputs)
+    shape.update(_seen_lengths(situation))
     if situation.shares_prefix:
         shape["shared_prefix_tokens"] = int(inputs * SHARED_SHARE)
         shape["shared_prefix_groups"] = 8
@@ -60,6 +61,19 @@ def _steady(situation: Situation) -> Load:
     shape["arrival"] = _arrival(situation, inputs, outputs, notes)
     told = told_input is not None and told_output is not None
     return Load(load_workload(shape), tuple(notes), told)
+
+
+def _seen_lengths(situation: Situation) -> dict[str, Any]:
+    """The lengths that a page's histograms or an access log tell one by one, where nobody gives others.
+
+    No prompt is longer than what the model's context leaves beside the longest answer: a bucket may reach further.
+    """
+    seen = {n: v for n, v in situation.evidence.lengths.items() if situation.evidence.hint(n) is None}
+    shape: dict[str, Any] = {name: {"empirical": list(values)} for name, values in seen.items()}
+    room = situation.value("max_model_len")
+    if "input_tokens" in seen and isinstance(room, int):
+        shape["input_tokens"]["max"] = max(1, room - 1 - max(seen.get("output_tokens", (1,))))
+    return shape
 
 
 def _lengths(situation: Situation, notes: list[str]) -> tuple[int, int]:
@@ -105,9 +119,16 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
             f"the queue grows by {growth:.2g} requests a second while {done:.2g} are done: {rate:.3g} a second are taken to "
             "arrive, whoever waits"
         )
+    if rate is None and (rate := _served(situation)) is not None:
+        notes.append(f"{rate:.3g} requests a second are done and nobody waits: as many are taken to arrive")
     if rate and not situation.evidence.hint("concurrency"):
         return {"kind": "poisson", "rate": rate, "requests": int(min(most, max(100, 60 * rate)))}
     clients = situation.concurrency
+    if clients is None and situation.running == 0:
+        clients = 1
+        notes.append(
+            "none was in the server when it was looked at: one request at a time is assumed; --rate says it better"
+        )
     if clients is None:
         clients = 16
         notes.append("16 requests at once are assumed")
@@ -122,6 +143,15 @@ def _growing(situation: Situation, outputs: int) -> tuple[float, float, float] |
     if not growth or not done or situation.evidence.hint("concurrency"):
         return None
     return done + growth, done, growth
+
+
+def _served(situation: Situation) -> float | None:
+    """Requests a second that were done between two pages of a server in which nobody waits: as many arrive."""
+    done = situation.evidence.find("completed_per_s")
+    told = situation.evidence.hint("concurrency") or situation.figure("concurrency")
+    if done is None or not done.derived or told or (situation.waiting or 0) >= 1:
+        return None
+    return done.value
 
 
 def _interference(situation: Situation) -> Load:

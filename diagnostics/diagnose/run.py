@@ -64,7 +64,7 @@ def _diagnosed(
     prepared = prepared_for(subject, evidence, targets or Targets())
     workload = paced(workload, evidence)
     situation = Situation(
-        subject, evidence, targets or Targets(), effective(prepared, subject), workload or evidence.trace
+        subject, evidence, targets or Targets(), effective(prepared, subject), workload or evidence.recorded
     )
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(

@@ -190,7 +190,8 @@ class Situation:
         if self.stalled_ttft is None or (self.waiting or 0) < max(1, self.value("max_num_seqs") // 2):
             return ""
         late, early = self.stalled_ttft
-        way = "policy: fair" if self.subject.engine.name == "camshaft" else "--scheduling-policy priority"
+        way = "--enable-priority-scheduling" if self.subject.sglang else "--scheduling-policy priority"
+        way = "policy: fair" if self.subject.engine.name == "camshaft" else way
         return (
             f"{self.waiting:,.0f} wait in one queue, and a first token that takes {(early.value or 0) / 1e3:g} s "
             f"({early.qualifier}) takes {(late.value or 0) / 1e3:g} s behind them: no size of anything changes who goes "

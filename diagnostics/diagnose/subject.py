@@ -25,7 +25,7 @@ from ..compat.releases.versions import resolve as release_of
 from ..compat.run import guess_engine, image_release
 from ..cost.devices import Device, find_device
 from ..cost.hardware import HardwareSheet, load_hardware
-from ..evidence import Evidence
+from ..evidence import Evidence, asked_instead, differences, require_same_model, taken_from_server
 from ..simulate import EngineKind
 from ..simulate.devices import NAME_ONE, named_in, taken_from_name, unnamed_device
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
@@ -45,6 +45,7 @@ class Subject:
     configuration: Configuration | None = None  # for the flag checker
     overridden: frozenset[str] = frozenset()  # knobs that are not as the configuration writes them
     bare: str | None = None  # what it means that only a model was named
+    differs: tuple[str, ...] = ()  # where what was seen is not of this configuration
     sglang: bool = False  # the server is SGLang's: knobs are read and told in its names
     notes: tuple[str, ...] = field(default=())
 
@@ -73,22 +74,30 @@ def read_subject(
     sglang = bool(source and is_sglang_command(source)) or speaks_sglang(values)
     sglang = sglang or (evidence.engine == "sglang" and not values)
     values = from_sglang(values) if sglang else values
+    require_same_model(model or _text(values.get("model")), values.get("served_model_name"), evidence)
+    otherwise = differences(values, evidence)
+    values.update({difference.knob: difference.ran for difference in otherwise})
     for setting in evidence.settings:
         if setting.name not in values and _is_knob(setting.name):
             values[setting.name] = setting.value
     if sglang:
         engine, configuration = "vllm", None
-    stated = version or _text(values.pop("version", None)) or evidence.version
-    if stated is None and (stated := _image_version(configuration)) is not None:
+    image = _image_version(configuration)
+    named = version or _text(values.pop("version", None)) or image
+    stated = version or evidence.version or named
+    if image is not None and stated == image:
         notes.append(f"vLLM {stated}, by the tag of its image")
     kind = _engine(engine, stated, own, evidence)
     written = _known(values, notes)
     values = _overridden(written, tuple(overrides))
-    named = evidence.gpu if gpu is None else gpu
-    hardware = _hardware(named, gpu is not None, notes)
-    if named is None and own and source is not None:
+    differs = [*taken_from_server(otherwise), *asked_instead(differences(values, evidence))]
+    if evidence.version and named not in (None, evidence.version):
+        differs.append(f"what was seen is of {evidence.version} and {named} is named: judged as {stated}")
+    device = evidence.gpu if gpu is None else gpu
+    hardware = _hardware(device, gpu is not None, notes)
+    if device is None and own and source is not None:
         hardware = _unnamed(Path(source), values, notes)
-        named = None if hardware is None else hardware.name
+        device = None if hardware is None else hardware.name
     shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
     alone = (
         own and configuration is None and source is not None and kind.name == "camshaft" and engine is None
@@ -100,10 +109,11 @@ def read_subject(
         engine=kind,
         shape=shape,
         hardware=hardware,
-        gpu=named,
-        device=_device(named),
+        gpu=device,
+        device=_device(device),
         configuration=configuration,
         overridden=frozenset(name for name, value in values.items() if written.get(name) != value),
+        differs=tuple(differs),
         sglang=sglang,
         notes=tuple(notes),
     )

@@ -23,7 +23,8 @@ FEWEST, MOST = (
 OPENING_S = 15.0  # of arrivals, played first: most rates that miss the targets are seen to
 WARM_UP = 0.25  # of the arrivals at a rate
 GENERATIONS = 5  # of requests that run at once, which a full server is watched for
-FIRST_CROWD, LARGEST_CROWD = 64, 8000
+FIRST_CROWD, LARGEST_CROWD = 64, 8000  # of requests
+LARGEST_CROWD_TOKENS = 40_000_000
 
 Play = Callable[[Workload], Replay]
 
@@ -56,8 +57,7 @@ def capacity_per_s(play: Play, load: Workload) -> float | None:
     when all that run are young, to one some whole N later, before the server empties: requests of one length run in
     step, and end N at a time.
     """
-    each = load.first(1).count  # of a session; 1 of anything else
-    most = load.count if load.trace is not None else LARGEST_CROWD // each
+    most = _most(load)
     wanted = min(FIRST_CROWD, most)
     while True:
         crowd = load.first(wanted).at_concurrency(wanted)
@@ -72,6 +72,15 @@ def capacity_per_s(play: Play, load: Workload) -> float | None:
             return None
         ran = int(seen.log.column("running").max(initial=0)) * seen.copies
         wanted = min(most, max(2 * wanted, GENERATIONS * ran))
+
+
+def _most(load: Workload) -> int:
+    """The largest crowd of a load, of sessions where it has those."""
+    if load.trace is not None:
+        return load.count
+    some = load.first(FIRST_CROWD).summary()
+    tokens = some.input_tokens_mean + some.output_tokens_mean
+    return int(min(LARGEST_CROWD, LARGEST_CROWD_TOKENS / tokens) * FIRST_CROWD / some.requests) or 1
 
 
 def _together(seen: Replay) -> int | None:
