@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..inputs.base import EnvSetting
 from ..parsing.parser import arity
@@ -11,7 +12,7 @@ from ..releases.changes import VariableChange
 from ..releases.table import Flag
 from ..releases.versions import Version, parse
 from .context import Context
-from .findings import Edit, Finding
+from .findings import Change, Edit, Finding, Severity
 from .names import known_name
 from .words import close_to
 
@@ -74,20 +75,30 @@ def _finding(context: Context, setting: EnvSetting) -> Finding | None:
     return _ineffective(context, setting) if span else _too_early(context, setting)
 
 
+def _about(
+    setting: EnvSetting,
+    kind: tuple[str, Severity, Change],
+    message: str,
+    fix: str,
+    evidence: str,
+    **more: Any,
+) -> Finding:
+    """A finding of `kind` about a variable."""
+    return Finding(*kind, message, setting.place, env=(setting.name,), fix=fix, evidence=evidence, **more)
+
+
 def _refused(context: Context, setting: EnvSetting) -> Finding | None:
     """A value with which the release does not start."""
     change = context.changes.variables.get(setting.name)
     for record in change.refuses if change else ():
         if record.value == setting.value and parse(record.since) <= context.target:
-            return Finding(
-                code="EN-06",
-                severity="error",
-                change="removed",
-                message=f"{context.target} does not start with {setting.name}={setting.value}{_why(context, setting.name)}.",
-                place=setting.place,
-                env=(setting.name,),
-                fix=f"Unset {setting.name}.",
-                evidence=f"{context.target} {record.evidence}",
+            given = f"{setting.name}={setting.value}"
+            return _about(
+                setting,
+                ("EN-06", "error", "removed"),
+                f"{context.target} does not start with {given}{_why(context, setting.name)}.",
+                f"Unset {setting.name}.",
+                f"{context.target} {record.evidence}",
                 stops=True,
                 edits=_dropped(context, setting),
             )
@@ -187,46 +198,28 @@ def _ineffective(context: Context, setting: EnvSetting) -> Finding:
     else:
         gone = span.gone if span else context.target
         evidence = f"read by {span.last if span else '?'}; absent from vllm/envs.py at {gone}"
-    return Finding(
-        code="EN-01",
-        severity="warning",
-        change="silently_ignored",
-        message=f"Nothing reads {setting.name} from {gone} on{_why(context, setting.name)}.",
-        place=setting.place,
-        env=(setting.name,),
-        fix=_instead(context, setting),
-        edits=_dropped(context, setting),
-        evidence=evidence,
-    )
+    message = f"Nothing reads {setting.name} from {gone} on{_why(context, setting.name)}."
+    kind: tuple[str, Severity, Change] = ("EN-01", "warning", "silently_ignored")
+    edits = _dropped(context, setting)
+    return _about(setting, kind, message, _instead(context, setting), evidence, edits=edits)
 
 
 def _deprecated(context: Context, setting: EnvSetting) -> Finding:
     gone = context.variables.goes_after(setting.name, context.target)
     when = f"; {gone} no longer reads it" if gone else ""
-    return Finding(
-        code="EN-02",
-        severity="warning",
-        change="deprecated",
-        message=f"{setting.name} is deprecated at {context.target}{when}{_why(context, setting.name)}.",
-        place=setting.place,
-        env=(setting.name,),
-        fix=_instead(context, setting),
-        evidence=f"{context.target} {context.table.env[setting.name].evidence}",
-    )
+    message = f"{setting.name} is deprecated at {context.target}{when}{_why(context, setting.name)}."
+    evidence = f"{context.target} {context.table.env[setting.name].evidence}"
+    return _about(setting, ("EN-02", "warning", "deprecated"), message, _instead(context, setting), evidence)
 
 
 def _too_early(context: Context, setting: EnvSetting) -> Finding:
     since = context.variables.arrives_after(setting.name, context.target)
-    return Finding(
-        code="EN-03",
-        severity="warning",
-        change="not_available_yet",
-        message=f"{setting.name} is read from {since} on; at {context.target} it has no effect.",
-        place=setting.place,
-        env=(setting.name,),
-        fix=f"Upgrade to {since} or later, or unset it.",
-        evidence=f"absent from vllm/envs.py at {context.target}",
+    message = f"{setting.name} is read from {since} on; at {context.target} it has no effect."
+    fix, evidence = (
+        f"Upgrade to {since} or later, or unset it.",
+        f"absent from vllm/envs.py at {context.target}",
     )
+    return _about(setting, ("EN-03", "warning", "not_available_yet"), message, fix, evidence)
 
 
 def _is_expanded(context: Context, name: str) -> bool:
@@ -243,13 +236,5 @@ def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
     flag = context.table.find("--" + setting.name.removeprefix("VLLM_").lower().replace("_", "-"))
     if flag is not None:
         hint = f"Unset it; the server takes {_as_option(flag, flag.name, setting.value)}."
-    return Finding(
-        code="EN-04",
-        severity="warning",
-        change="unknown",
-        message=f"No release of {context.engine} reads {setting.name}; it has no effect.",
-        place=setting.place,
-        env=(setting.name,),
-        fix=hint,
-        evidence=f"{context.target} vllm/envs.py",
-    )
+    message = f"No release of {context.engine} reads {name}; it has no effect."
+    return _about(setting, ("EN-04", "warning", "unknown"), message, hint, f"{context.target} vllm/envs.py")
