@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .names import set_option
+from .names import presets, set_option
 from .output import echo, output_option, require_writable, user_errors, writing
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("config", default="cpu-demo")
+@click.argument("config", default="cpu-demo", shell_complete=presets)
 @output_option("--output", "Where the sheet goes; default: where predictions look for it.")
 @click.option(
     "--seconds",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from ..core.errors import CamshaftError
-from .names import gpus, releases
+from .names import codes, files, gpus, models, releases
 from .output import PIPED_WIDTH, echo, user_errors, width, writing
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Examples:
 
 
 @click.command("check-flags", epilog=EPILOG, no_args_is_help=True)
-@click.argument("inputs", nargs=-1, metavar="[INPUT]...")
+@click.argument("inputs", nargs=-1, metavar="[INPUT]...", shell_complete=files)
 @click.option("--command", "commands", multiple=True, metavar="TEXT", help="A command line, as one argument.")
 @click.option(
     "--from",
@@ -66,6 +66,7 @@ Examples:
 @click.option(
     "--model",
     metavar="FACTS",
+    shell_complete=models,
     help="A config.json, a model sheet, or key=value,key=value.  [default: by the model's name, if it has a sheet]",
 )
 @click.option(
@@ -88,7 +89,7 @@ Examples:
     "--unsafe-fixes", is_flag=True, help="With --fix: apply the fixes that may change behaviour as well."
 )
 @click.option("--diff", "diff_only", is_flag=True, help="Show what --fix would change, and change nothing.")
-@click.option("--explain", metavar="CODE", help="Print the page of a code.")
+@click.option("--explain", metavar="CODE", shell_complete=codes, help="Print the page of a code.")
 @click.option(
     "--write-pages", type=click.Path(file_okay=False, path_type=Path), help="Write the pages of all codes."
 )

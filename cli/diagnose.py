@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, require_one_pace, workload_of
-from .names import presets, set_option
+from .names import configurations, files, models, set_option
 from .output import echo, output_option, user_errors, write_text
 from .progress import stages
 
@@ -45,19 +45,41 @@ Exit status: 0 diagnosed, whatever the verdict; 2 something given is wrong or ca
 
 
 @click.command(epilog=EPILOG)
-@click.argument("config", required=False, shell_complete=presets)
+@click.argument("config", required=False, shell_complete=configurations)
 @gpu_option
 @load_options("what the evidence says, else chat")
-@click.option("--trace", metavar="FILE", help="A recorded or public trace of arrivals.")
-@click.option("--log", "logs", multiple=True, metavar="FILE", help="A log of vLLM, SGLang or this engine.")
+@click.option("--trace", metavar="FILE", shell_complete=files, help="A recorded or public trace of arrivals.")
 @click.option(
-    "--metrics", multiple=True, metavar="FILE|URL", help="A Prometheus page; twice: before and after."
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=files,
+    help="A log of vLLM, SGLang or this engine.",
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="FILE|URL",
+    shell_complete=files,
+    help="A Prometheus page; twice: before and after.",
 )
 @click.option(
     "--interval", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Between two pages."
 )
-@click.option("--observed", multiple=True, metavar="KEY=VALUE|FILE", help="Figures at hand; see below.")
-@click.option("--model", metavar="NAME|FOLDER", help="The model, where the configuration does not say it.")
+@click.option(
+    "--observed",
+    multiple=True,
+    metavar="KEY=VALUE|FILE",
+    shell_complete=files,
+    help="Figures at hand; see below.",
+)
+@click.option(
+    "--model",
+    metavar="NAME|FOLDER",
+    shell_complete=models,
+    help="The model, where the configuration does not say it.",
+)
 @click.option(
     "--engine", type=click.Choice(["camshaft", "vllm"]), help="Whose configuration it is.  [default: found]"
 )

@@ -7,7 +7,31 @@ from collections.abc import Sequence, Set
 
 import click
 
-from .names import foreign_settings, settings
+from .names import files, foreign_settings, policies, settings
+
+
+class SettingsCommand(click.Command):
+    """A command that takes every setting as a flag, too; to the shell they are options like any other."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+            args = as_settings(args, own)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        if not ctx.resilient_parsing:
+            return own
+        taken = {name for parameter in own for name in parameter.opts}
+        spelled = {f"--{name.replace('_', '-')}": switch for name, switch in settings().items()}
+        return [*own, *(_option(flag, switch) for flag, switch in spelled.items() if flag not in taken)]
+
+
+def _option(flag: str, switch: bool) -> click.Option:
+    if switch:
+        return click.Option([f"{flag}/--no-{flag.removeprefix('--')}"])
+    return click.Option([flag], shell_complete=policies if flag == "--policy" else files)
 
 
 def as_settings(arguments: Sequence[str], own: Set[str]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .names import flags as flag_names
+from .names import releases as release_names
 from .output import echo, print_columns, user_errors
 
 if TYPE_CHECKING:
@@ -49,10 +51,15 @@ def releases(engine: str) -> None:
 
 
 @matrix.command()
-@click.argument("version", required=False)
+@click.argument("version", required=False, shell_complete=release_names)
 @_engine
 @click.option(
-    "--flag", "wanted", multiple=True, metavar="NAME", help="Only this flag, with its JSON keys; repeatable."
+    "--flag",
+    "wanted",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=flag_names,
+    help="Only this flag, with its JSON keys; repeatable.",
 )
 @click.option("--env", "variables", is_flag=True, help="The environment variables instead of the flags.")
 @_format("text", "json", "markdown")
@@ -169,8 +176,8 @@ def _print_rows(header: tuple[str, ...], rows: list[tuple[str, ...]], form: str)
 
 
 @matrix.command()
-@click.argument("start", metavar="A")
-@click.argument("target", metavar="B")
+@click.argument("start", metavar="A", shell_complete=release_names)
+@click.argument("target", metavar="B", shell_complete=release_names)
 @_engine
 @_format("text", "json", "markdown")
 def diff(start: str, target: str, engine: str, form: str) -> None:
@@ -235,7 +242,7 @@ def _told(change: Change) -> str:
 
 
 @matrix.command()
-@click.argument("version", required=False)
+@click.argument("version", required=False, shell_complete=release_names)
 @_engine
 @_source
 @click.option("--dry-run", is_flag=True, help="List what changed; store nothing.")
@@ -311,7 +318,7 @@ def compare(dump: Path, engine: str) -> None:
 
 
 @matrix.command()
-@click.argument("version", required=False)
+@click.argument("version", required=False, shell_complete=release_names)
 @_engine
 @_format("text", "json", "markdown")
 def rules(version: str | None, engine: str, form: str) -> None:
@@ -360,7 +367,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
 
 
 @matrix.command()
-@click.argument("version")
+@click.argument("version", shell_complete=release_names)
 @_engine
 @_source
 @_format("text", "json")

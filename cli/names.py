@@ -1,4 +1,4 @@
-"""Names of what ships: presets, workloads, GPUs, policies, demo models, releases; the shell completes and lists them."""
+"""Names of what ships: presets, workloads, GPUs, policies, models, releases; the shell completes and lists them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ def _releases() -> list[str]:
     return json.loads(file.read_text(encoding="utf-8"))[::-1]
 
 
+def _codes() -> list[str]:
+    from ..diagnostics.compat.checks.codes import all_codes
+
+    return all_codes()
+
+
+def _flags() -> list[str]:
+    """Every flag of vLLM's releases, without its dashes: what begins with them is taken for an option."""
+    file = _ROOT / "diagnostics" / "compat" / "releases" / "tables" / "vllm" / "flags.json"
+    return [name.removeprefix("--") for name in json.loads(file.read_text(encoding="utf-8"))["flags"]]
+
+
 def settings() -> dict[str, bool]:
     """Every key of a configuration and whether it is a switch, read from the text of its schema."""
     tree = ast.parse((_ROOT / "core" / "config" / "schema.py").read_text(encoding="utf-8"))
@@ -73,7 +85,14 @@ def foreign_settings() -> frozenset[str]:
     return frozenset(yaml.safe_load(file.read_text(encoding="utf-8"))["names"])
 
 
+files = _completer(lambda: ())
 presets = _completer(lambda: _stems(_ROOT / "presets" / "serving"))
+models = _completer(lambda: _stems(_ROOT / "presets" / "models"))
+configurations = _completer(  # where a model's name does for one
+    lambda: _stems(_ROOT / "presets" / "serving") + _stems(_ROOT / "presets" / "models")
+)
+codes = _completer(_codes, files=False)
+flags = _completer(_flags, files=False)
 workloads = _completer(lambda: _stems(_ROOT / "presets" / "workloads"))
 policies = _completer(lambda: _stems(_ROOT / "policies"))
 gpus = _completer(lambda: _stems(_ROOT / "presets" / "hardware"))

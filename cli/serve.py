@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .flags import as_settings
-from .names import demo_models, presets, set_option
+from .flags import SettingsCommand
+from .names import demo_models, files, presets, set_option
 from .output import user_errors
 from .progress import stages
 
@@ -28,15 +28,7 @@ Exit status: 0 drained, 1 the engine failed, does not fit or cut requests off, 2
 """
 
 
-class _Serve(click.Command):
-    """Takes every setting as a flag, too."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        return super().parse_args(ctx, as_settings(args, own))
-
-
-@click.command(cls=_Serve, epilog=EPILOG)
+@click.command(cls=SettingsCommand, epilog=EPILOG)
 @click.argument("model", required=False, type=click.Path(), shell_complete=demo_models)
 @click.option(
     "--config", "source", metavar="FILE", shell_complete=presets, help="A YAML file, or the name of a preset."
@@ -45,7 +37,10 @@ class _Serve(click.Command):
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 is any free one.")
 @click.option(
-    "--record", metavar="FILE", help="Record arrivals, lengths, prefix hashes and step plans; never content."
+    "--record",
+    metavar="FILE",
+    shell_complete=files,
+    help="Record arrivals, lengths, prefix hashes and step plans; never content.",
 )
 @click.option("--skip-flag-check", is_flag=True, help="Do not run check-flags on the file first.")
 def serve(

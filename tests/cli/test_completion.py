@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from camshaft.cli.main import main
 from camshaft.core.config import ServeConfig, preset_names
 from camshaft.core.model.loading.demo import demo_models
+from camshaft.core.model_sheets import model_names
 from camshaft.core.workload import workload_names
+from camshaft.diagnostics.compat.checks.codes import all_codes
+from camshaft.diagnostics.compat.releases.table import load
 from camshaft.diagnostics.compat.releases.versions import versions
 from camshaft.diagnostics.cost.hardware import hardware_names
 from camshaft.policies.registry import names
@@ -34,7 +37,10 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["bench", "--offline"], preset_names()),
         (["bench", "--workload"], workload_names()),
         (["bench", "policies", "--workload"], workload_names()),
-        (["simulate"], preset_names()),
+        (["diagnose"], preset_names() + model_names()),
+        (["diagnose", "--model"], model_names()),
+        (["check-flags", "--model"], model_names()),
+        (["calibrate"], preset_names()),
         (["simulate", "--workload"], workload_names()),
         (["diagnose", "--workload"], workload_names()),
         (["check-flags", "--gpu"], hardware_names()),
@@ -43,6 +49,10 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["diagnose", "--gpu"], hardware_names()),
         (["check-flags", "--from"], RELEASES),
         (["check-flags", "--to"], RELEASES),
+        (["check-flags", "--explain"], all_codes()),
+        (["matrix", "show"], RELEASES),
+        (["matrix", "diff", "0.18.0"], RELEASES),
+        (["serve", "--config", "cpu-demo", "--policy"], names()),
         (["bench", "policies", "--policies"], names()),
         (["simulate", "--policies"], names()),
         (["simulate", "--sweep"], [f"{name}=" for name in ServeConfig.model_fields]),
@@ -54,9 +64,15 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
 )
 def test_values_are_those_that_exist(arguments: list[str], offered: list[str]) -> None:
     assert sorted(item.value for item in completed(arguments)) == sorted(offered)
-    assert [item.value for item in completed(arguments, offered[0])] == [
+    assert sorted(item.value for item in completed(arguments, offered[0])) == [
         name for name in sorted(offered) if name.startswith(offered[0])
     ]
+
+
+def test_flags_of_the_releases_are_offered_without_dashes() -> None:
+    offered = {item.value for item in completed(["matrix", "show", "--flag"])}
+    newest = load("vllm", versions("vllm")[-1])
+    assert {name.removeprefix("--") for name in newest.flags} < offered
 
 
 def test_the_last_of_a_list_is_completed() -> None:
@@ -64,14 +80,34 @@ def test_the_last_of_a_list_is_completed() -> None:
     assert [item.value for item in offered] == ["naive,static"]
 
 
-def test_anything_else_is_a_file() -> None:
-    (only,) = completed(["serve", "--config"], "./my")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--config"],
+        ["serve", "--chat-template"],
+        ["serve", "--record"],
+        ["check-flags"],
+        ["check-flags", "--model"],
+        *(["diagnose", option] for option in ("--log", "--metrics", "--observed", "--trace")),
+    ],
+)
+def test_anything_else_is_a_file(arguments: list[str]) -> None:
+    (only,) = completed(arguments, "./my")
     assert (only.type, only.value) == ("file", "./my")
 
 
 def test_commands_and_options() -> None:
     assert [item.value for item in completed([], "se")] == ["serve"]
     assert "--record" in {item.value for item in completed(["serve"], "--")}
+
+
+@pytest.mark.parametrize(
+    "before", [[], ["--max-model-len", "4k"], ["--no-such-flag", "--enforce-eager"], ["--policy"]]
+)
+def test_settings_are_flags_of_serve(before: list[str]) -> None:
+    offered = {item.value for item in completed(["serve", *before], "--max-num")}
+    assert offered == {"--max-num-seqs", "--max-num-batched-tokens"}
+    assert "--no-enforce-eager" in {item.value for item in completed(["serve", *before], "--no-en")}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
