@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError
+from ..core.places import unit_missing
 
 GOOD_SHARE = 0.95  # of the requests must keep every target where a load is said to keep them
 NAIVE_REQUESTS = 8  # of a load, for a policy that runs one at a time: its rate is known after a few
@@ -140,10 +141,7 @@ _TARGET = re.compile(r"\s*(ttft|tpot|itl|e2e)(?:_(ms|s))?\s*=\s*(\d+(?:\.\d+)?)\
 
 
 def parse_targets(text: str | None) -> Targets:
-    """Targets from `ttft=500ms,itl=50`: milliseconds unless the value or the name says seconds.
-
-    Raises ConfigError.
-    """
+    """Targets from `ttft=500ms,itl_ms=50`: the value or the name says the unit. Raises ConfigError."""
     values: dict[str, float] = {}
     for part in (text or "").split(","):
         if not part.strip():
@@ -153,7 +151,10 @@ def parse_targets(text: str | None) -> Targets:
             raise ConfigError(
                 f"target {part.strip()!r}: ttft, tpot, itl or e2e with a time is needed, e.g. ttft=500ms,itl=50ms"
             )
-        scale = 1e3 if (match[4] or match[2]) == "s" else 1.0
+        unit = match[4] or match[2]
+        if unit is None:
+            raise ConfigError(f"target {unit_missing(part.strip(), ('s', 'ms'))}")
+        scale = 1e3 if unit == "s" else 1.0
         values[f"{match[1]}_ms"] = float(match[3]) * scale
     return Targets(**values)
 

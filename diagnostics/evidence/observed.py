@@ -17,7 +17,7 @@ import yaml
 
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
-from ...core.places import Loader, nearest
+from ...core.places import Loader, nearest, unit_missing
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
 from .vocabulary import figure, lacks_unit, understand, vocabulary
@@ -46,10 +46,8 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
         return read
     meaning = understand(name)
     if meaning is not None and lacks_unit(value, meaning):
-        one, other = ("s", "ms") if meaning.unit == "ms" else ("GiB", "MiB")
-        raise EvidenceError(
-            f"--observed {argument!r}: its unit is missing; write {argument}{one} or {argument}{other}"
-        )
+        units = ("s", "ms") if meaning.unit == "ms" else ("GiB", "MiB")
+        raise EvidenceError(f"--observed {unit_missing(argument, units)}")
     if meaning is not None:
         raise EvidenceError(
             f"--observed {argument!r}: {value!r} is no number and no word such as low or rising"

@@ -97,12 +97,14 @@ def _printed(result: Result, width: int = 200) -> str:
 
 
 def test_targets_are_read_with_their_units() -> None:
-    assert parse_targets("ttft=1.5s,itl=50") == Targets(ttft_ms=1500, itl_ms=50)
+    assert parse_targets("ttft=1.5s,itl=50ms") == Targets(ttft_ms=1500, itl_ms=50)
     assert parse_targets("ttft_s=2, tpot_ms=30ms, e2e=9s") == Targets(ttft_ms=2000, tpot_ms=30, e2e_ms=9000)
     assert not parse_targets(None).any
-    for bad in ("ttft", "ttft=fast", "latency=3", "itl=0"):
+    for bad in ("ttft", "ttft=fast", "latency=3", "itl=0ms"):
         with pytest.raises(ConfigError, match="ttft, tpot, itl or e2e"):
             parse_targets(bad)
+    with pytest.raises(ConfigError, match="unit is missing; write ttft=0.5s or ttft=0.5ms"):
+        parse_targets("itl=50ms, ttft=0.5")
 
 
 def test_token_times_keep_every_gap_and_each_requests_own() -> None:
