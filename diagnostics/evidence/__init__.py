@@ -1,5 +1,6 @@
 """Readers of server logs, metrics pages, figures at hand and recorded traces: one `Evidence`, with sources."""
 
+from .agreement import asked_instead, differences, require_same_model, taken_from_server
 from .contradictions import contradictions
 from .logs import read_log, read_log_lines
 from .model import Contradiction, Event, Evidence, Figure, LoadHints, Sample, Setting, described
@@ -14,8 +15,10 @@ __all__ = [
     "LoadHints",
     "Sample",
     "Setting",
+    "asked_instead",
     "contradictions",
     "described",
+    "differences",
     "metrics_evidence",
     "observed_mapping",
     "parse",
@@ -24,5 +27,7 @@ __all__ = [
     "read_log_lines",
     "read_metrics",
     "read_observed",
+    "require_same_model",
     "scrape",
+    "taken_from_server",
 ]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import EvidenceError
+from .access import Served, own_settings, served, tell_served
 from .model import Event, Evidence, Figure, Sample, Setting
 from .queue import growth_per_s
 from .startup import startup_events, startup_settings
@@ -44,12 +45,16 @@ def read_log(path: Path | str) -> Evidence:
 
 def read_log_lines(lines: Iterable[str], source: str) -> Evidence:
     """The same for lines at hand; empty evidence if nothing is recognised."""
-    evidence = Evidence()
+    evidence, requests = Evidence(), list[Served]()
     for number, line in enumerate(lines, start=1):
         where = f"{source}:{number}"
         at_s, message = _split(line.rstrip())
-        _read_message(message, at_s, where, evidence)
+        if (request := served(message, at_s)) is not None:
+            requests.append(request)
+        else:
+            _read_message(message, at_s, where, evidence)
     _summarise(evidence, source)
+    tell_served(evidence, requests, source)
     return evidence
 
 
@@ -98,10 +103,27 @@ def _settings(message: str, where: str, evidence: Evidence) -> None:
     if version := re.search(r"vLLM (?:API )?server version ([\d.]+)|LLM engine \(v([\d.]+)[^)]*\)", message):
         evidence.version = evidence.version or (version[1] or version[2]).rstrip(".")
         evidence.engine = evidence.engine or "vllm"
+    if model := re.search(r"vLLM server version .*, serving model (\S+)", message):
+        evidence.settings.append(Setting(name="model", value=model[1], source=where))
+    elif engine := re.search(r"LLM engine \(v.*with config: (?:model=)?'([^']+)'", message):
+        evidence.settings += _of_engine(engine[1], message, where)
+    if "Camshaft server version" in message:
+        evidence.engine = evidence.engine or "camshaft"
+    elif message.startswith("configuration model="):
+        evidence.settings += own_settings(message, where)
     if arguments := re.search(r"non-default args: (\{.*\})", message):
         evidence.settings += _non_default(arguments[1], where)
     elif arguments := re.search(r"args: Namespace\((.*)\)", message):
         evidence.settings += _namespace(arguments[1], where)
+
+
+def _of_engine(model: str, message: str, where: str) -> list[Setting]:
+    """What the line with the engine's configuration says of the model and the devices."""
+    told: dict[str, Any] = {"model": model}
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if found := re.search(rf"\b{name}=(\d+)", message):
+            told[name] = int(found[1])
+    return [Setting(name=name, value=value, source=where) for name, value in told.items()]
 
 
 def _non_default(text: str, where: str) -> list[Setting]:

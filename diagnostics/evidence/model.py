@@ -10,6 +10,12 @@ from ...core.workload import Workload
 
 Trend = Literal["rising", "falling", "steady", "low", "high"]
 
+# What a server has though nobody asks it anything.
+_STANDING = (
+    "kv_tokens", "kv_blocks", "kv_memory_gib", "weights_memory_gib", "max_concurrency", "gpu_memory_used",
+    "prefix_hit_rate",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -131,6 +137,8 @@ class Evidence:
     engine: str | None = None
     version: str | None = None
     trace: Workload | None = None
+    logged: Workload | None = None  # the requests of an access log, as they came
+    lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # quantiles, evenly spaced, by name
     notes: list[str] = field(default_factory=list)  # what could not be used, and why
 
     def merge(self, other: Evidence) -> Evidence:
@@ -147,6 +155,8 @@ class Evidence:
             self.engine or other.engine,
             self.version or other.version,
             self.trace or other.trace,
+            self.logged or other.logged,
+            {**other.lengths, **self.lengths},
             self.notes + other.notes,
         )
 
@@ -194,6 +204,19 @@ class Evidence:
     def hint(self, name: str) -> Any:
         """The first thing said about the load under that name."""
         return next((value for hints in self.load if (value := getattr(hints, name)) is not None), None)
+
+    @property
+    def recorded(self) -> Workload | None:
+        """The requests as they came: of a trace that is given, or of a log where nobody names another pace."""
+        paced = self.hint("request_rate_per_s") or self.hint("concurrency")
+        return self.trace or (None if paced else self.logged)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a server was looked at and is not seen to have done anything."""
+        if self.value("running") is None or self.load or self.sweep or self.trace or self.logged:
+            return False
+        return not any(f.value or f.trend for f in self.figures if f.name not in _STANDING)
 
     @property
     def tells_lengths(self) -> bool:

@@ -6,11 +6,14 @@ One scrape gives gauges and averages since the start; two give rates and what ha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ...core.errors import EvidenceError
+from .access import QUANTILES
 from .model import Evidence, Figure, Setting
 from .queue import growth_per_s
 from .vocabulary import Meaning, understand
@@ -94,19 +97,27 @@ def parse(text: str, source: str) -> Scrape:
 
 
 def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: float | None = None) -> Evidence:
-    """Figures of a page: gauges as they are, histograms as mean and percentiles, counters as totals or rates."""
+    """Figures of a page: gauges as they are, histograms as mean and percentiles, counters as totals or rates.
+
+    Raises EvidenceError where the page is older than the one before.
+    """
     evidence = Evidence(engine=_engine(now))
+    if before is not None and _restarted(now, before):
+        evidence.notes.append(
+            f"{_between(now, before)}: the server restarted between the two; the second tells what was since, and no rates"
+        )
+        before = interval_s = None
     names = sorted({name for name, _ in now.values})
     for name in names:
         if name.endswith("_bucket"):
-            evidence.figures += _histogram(now, before, name.removesuffix("_bucket"))
+            _histogram(now, before, name.removesuffix("_bucket"), evidence)
         elif not name.endswith(("_sum", "_count", "_created")):
             evidence.figures += _plain(now, before, name, interval_s)
     done = _change(now, before, "vllm:request_success_total")
     if done is not None and 0 < done < FEW_REQUESTS:
         evidence.notes.append(f"{_between(now, before)}: {done:g} requests ended: too few to conclude from")
     _derive(evidence, now, before, interval_s)
-    evidence.settings += _cache_settings(now)
+    evidence.settings += [*_cache_settings(now), *_served_model(now)]
     return evidence
 
 
@@ -118,13 +129,31 @@ def _engine(page: Scrape) -> str | None:
     return None
 
 
+def _restarted(now: Scrape, before: Scrape) -> bool:
+    """Whether the server started anew between the pages. Raises EvidenceError where they are in the wrong order."""
+    started, earlier = (page.total("process_start_time_seconds") for page in (now, before))
+    known = started is not None and earlier is not None
+    if known and started > earlier:
+        return True
+    fell = next((name for name in _counters(before) if (now.total(name) or 0) < before.total(name)), None)
+    if fell is None and (not known or started == earlier):
+        return False
+    why = f"{fell} falls" if fell else "the server of the second started earlier"
+    asked = "swapped?" if known else "swapped, or did the server restart between them?"
+    raise EvidenceError(f"{_between(now, before)}: {why}: are the pages {asked}")
+
+
+def _counters(page: Scrape) -> Iterator[str]:
+    """The engine's own counters on a page."""
+    for name in dict.fromkeys(name for name, _ in page.values):
+        if name.startswith(("vllm:", "sglang:", "sglang_", "camshaft:")) and name.endswith("_total"):
+            yield name
+
+
 def _change(now: Scrape, before: Scrape | None, name: str) -> float | None:
-    """The growth of a counter between the pages, or its total; a restart counts from zero."""
+    """The growth of a counter between the pages, or its total."""
     value = now.total(name)
-    if value is None or before is None:
-        return value
-    old = before.total(name) or 0.0
-    return value - old if value >= old else value
+    return value if value is None or before is None else value - (before.total(name) or 0.0)
 
 
 def _plain(now: Scrape, before: Scrape | None, name: str, seconds: float | None) -> list[Figure]:
@@ -154,33 +183,40 @@ def _between(now: Scrape, before: Scrape | None) -> str:
     return now.source if before is None else f"{before.source} to {now.source}"
 
 
-def _histogram(now: Scrape, before: Scrape | None, name: str) -> list[Figure]:
+def _histogram(now: Scrape, before: Scrape | None, name: str, evidence: Evidence) -> None:
+    """Adds its mean and percentiles; of the lengths of requests all of it, as quantiles."""
     meaning = understand(name)
     counts = now.buckets(name)
     if meaning is None or meaning.qualifier or not counts:
-        return []
+        return
     if before is not None:
         old = before.buckets(name)
-        if max(counts.values()) >= max(old.values(), default=0.0):
-            counts = {bound: value - old.get(bound, 0.0) for bound, value in counts.items()}
+        counts = {bound: value - old.get(bound, 0.0) for bound, value in counts.items()}
     total = max(counts.values())
     if total <= 0:
-        return []
+        return
     factor = meaning.factor or 1.0
     where = _between(now, before)
-    figures = []
+    sums = _change(now, before, f"{name}_sum")
+    if sums is not None:
+        mean = sums / total * factor
+        evidence.figures.append(Figure(name=meaning.name, value=mean, source=where, statistic="mean"))
     for share, label in ((0.5, "p50"), (0.9, "p90"), (0.99, "p99")):
         low, high = (bound * factor for bound in bucket(counts, share))
         value = quantile(counts, share) * factor
-        figures.append(
+        evidence.figures.append(
             Figure(name=meaning.name, value=value, source=where, statistic=label, between=(low, high))
         )
-    sums = _change(now, before, f"{name}_sum")
-    if sums is not None:
-        figures.insert(
-            0, Figure(name=meaning.name, value=sums / total * factor, source=where, statistic="mean")
-        )
-    return figures
+    if meaning.name in ("input_tokens", "output_tokens") and not meaning.statistic:
+        evidence.lengths[meaning.name] = _lengths(counts, None if sums is None else sums / total)
+
+
+def _lengths(counts: Mapping[float, float], mean: float | None) -> tuple[int, ...]:
+    """Lengths at evenly spaced quantiles. What a bucket hides of them is set right by the mean, which is exact."""
+    drawn = np.array([quantile(counts, share) for share in QUANTILES])
+    if mean and drawn.any():
+        drawn *= mean / drawn.mean()
+    return tuple(round(value) for value in np.maximum(drawn, 1))
 
 
 def quantile(counts: Mapping[float, float], share: float) -> float:
@@ -254,6 +290,12 @@ def _cache_settings(page: Scrape) -> list[Setting]:
                 if value not in ("None", "")
             ]
     return []
+
+
+def _served_model(page: Scrape) -> list[Setting]:
+    """The name by which the page's server serves its model, which may be an alias."""
+    names = dict.fromkeys(dict(labels).get("model_name") for _, labels in page.values)
+    return [Setting(name="model_name", value=name, source=page.source) for name in names if name]
 
 
 def _literal(text: str) -> object:

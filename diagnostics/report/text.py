@@ -110,9 +110,9 @@ def cause_lines(report: Report) -> list[str]:
 
 
 def about_lines(report: Report) -> list[str]:
-    """The load, the engine's release and whether the targets are kept, a line each."""
+    """What the evidence is not of, the load, the engine's release and whether the targets are kept, a line each."""
     told = report.about
-    lines = [f"load: {told['load']}"] if "load" in told else []
+    lines = [f"{part}: {told[part]}" for part in ("evidence", "load") if part in told]
     if "version" in told:
         lines.append(f"engine: {told['engine']} {told['version']}")
     elif "judged" in told:

@@ -80,9 +80,44 @@ def test_two_scrapes_give_what_happened_between_them() -> None:
     assert evidence.value("ttft_ms", "p50") == pytest.approx(550)
 
 
-def test_a_restart_between_scrapes_counts_from_zero() -> None:
-    evidence = metrics_evidence(parse(page(preemptions=2), "b"), parse(page(preemptions=50), "a"))
+STARTED = "process_start_time_seconds {}\n"
+
+
+def test_after_a_restart_the_second_page_alone_tells_totals_and_no_rates() -> None:
+    before = parse(page(preemptions=50) + STARTED.format(100), "a")
+    evidence = metrics_evidence(parse(page(preemptions=2) + STARTED.format(160), "b"), before, 60)
     assert evidence.value("preemptions") == 2
+    assert evidence.value("output_tokens_per_s") is None
+    assert any("restarted between" in note for note in evidence.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asked"),
+    [(100, 100, r"swapped\?"), (160, 100, r"swapped\?"), (None, None, "swapped, or did the server restart")],
+)
+def test_pages_in_the_wrong_order_are_refused(first: int | None, second: int | None, asked: str) -> None:
+    pages = [
+        parse(page(generated=generated) + ("" if started is None else STARTED.format(started)), name)
+        for name, generated, started in (("after", 6000, first), ("before", 1000, second))
+    ]
+    with pytest.raises(EvidenceError, match=f"after to before: .*{asked}"):
+        metrics_evidence(pages[1], pages[0], 60)
+
+
+def test_histograms_of_lengths_are_kept_whole_with_the_mean_of_the_page() -> None:
+    name = "vllm:request_prompt_tokens"
+    text = "".join(
+        f'{name}_bucket{{le="{le}"}} {n}\n' for le, n in (("100", 50), ("1000", 90), ("+Inf", 100))
+    )
+    before = text.replace("} 50", "} 0").replace("} 90", "} 0").replace("} 100", "} 0")
+    evidence = metrics_evidence(
+        parse(f"{text}{name}_sum 30000\n", "b"), parse(f"{before}{name}_sum 0\n", "a")
+    )
+    lengths = evidence.lengths["input_tokens"]
+    assert len(lengths) == 100
+    assert sum(lengths) / 100 == pytest.approx(300, abs=1)
+    assert lengths == tuple(sorted(lengths))
+    assert lengths[10] < 100 < lengths[60] < lengths[-1]
 
 
 def test_sglang_names_under_both_prefixes() -> None:
