@@ -80,6 +80,20 @@ class Workload:
             concurrency=self.concurrency,
         )
 
+    def busiest(self, requests: int) -> Workload:
+        """Of a trace the so many requests in a row that arrive within the shortest time, under a name that says so."""
+        assert self.trace is not None  # its rows are by arrival
+        rows = self.trace.rows[: self.count]
+        at_s = np.array([row.arrival_s for row in rows])
+        start = int(np.argmin(at_s[requests - 1 :] - at_s[: len(at_s) - requests + 1]))
+        stretch = rows[start : start + requests]
+        kept = tuple(replace(row, arrival_s=row.arrival_s - stretch[0].arrival_s) for row in stretch)
+        return replace(
+            self,
+            name=f"{self.name}, the busiest {requests:,} of its {len(rows):,} requests",
+            trace=replace(self.trace, rows=kept),
+        )
+
     def at_rate(self, rate: float) -> Workload:
         """The same requests arriving at `rate` a second: Poisson, or the trace played faster or slower."""
         arrival = self.shape.arrival

@@ -13,7 +13,7 @@ from ...core.workload import Workload, load_workload
 from ..evidence import Evidence
 from ..results import Targets
 from ..simulate import Prepared, prepare
-from ..simulate.steady import at_rate, wanted_at
+from ..simulate.steady import wanted_at
 from .fit import busy_token_s, fit
 from .fitted_cost import acceptance_of_each
 from .limits import hardware_limits
@@ -24,7 +24,7 @@ from .situation import Situation, measured_kv_tokens
 from .step_times import plain_and_drafted_ms
 from .subject import Subject, placed
 
-MOST_REQUESTS = 256  # of a replay: enough for a steady state, and each takes a second or two
+MOST_REQUESTS, MOST_SESSIONS = 1200, 32  # of a replay, of which a diagnosis makes a dozen or more
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
 
@@ -138,13 +138,17 @@ def says_load(situation: Situation) -> bool:
 
 
 def _bounded(workload: Workload) -> Workload:
-    """So many requests that a diagnosis stays quick: twice as many as run at once, or what a steady replay at a rate has."""
+    """The load as `simulate` plays it, whole but for what would take minutes.
+
+    A rate lasts long enough to tell whether work piles up, and of a long trace its busiest stretch is played.
+    """
     arrival = workload.shape.arrival
-    if arrival.kind == "poisson" and arrival.burstiness == 1:
-        return at_rate(workload, arrival.rate)
     if arrival.kind == "sessions":
-        return workload.first(max(8, min(32, 2 * (workload.concurrency or 8))))
-    wanted = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
-    if rate := workload.summary().rate:
-        wanted = wanted_at(rate)
-    return workload.first(wanted) if workload.count > wanted else workload
+        return workload.first(min(arrival.sessions, max(MOST_SESSIONS, 2 * (workload.concurrency or 0))))
+    most = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
+    if arrival.kind == "trace" and workload.concurrency is None and workload.count > most:
+        return workload.busiest(most)
+    wanted = workload.count
+    if arrival.kind == "poisson" and arrival.burstiness == 1:
+        wanted = max(wanted, wanted_at(arrival.rate))
+    return workload.first(min(wanted, most))

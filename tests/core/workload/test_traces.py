@@ -123,6 +123,19 @@ def test_a_wrong_trace_is_refused_with_file_and_line(
         read_trace(write(tmp_path, name, text))
 
 
+def test_the_busiest_stretch_of_a_trace_says_that_it_is_one(tmp_path: Path) -> None:
+    at_ms = [0, 9000, 9100, 9200, 20000]
+    lines = "".join(
+        json.dumps({"timestamp": t, "input_length": t + 1, "output_length": 2}) + "\n" for t in at_ms
+    )
+    whole = load_workload(str(write(tmp_path, "quiet.jsonl", lines)))
+    busiest = whole.busiest(3)
+    assert [r.arrival_s for r in busiest.requests()] == pytest.approx([0, 0.1, 0.2])
+    assert [r.input_tokens for r in busiest.requests()] == [9001, 9101, 9201]
+    assert busiest.count == 3
+    assert busiest.name == f"{whole.name}, the busiest 3 of its 5 requests"
+
+
 def test_hashes_without_a_block_size_are_refused(tmp_path: Path) -> None:
     text = '{"type": "recording", "version": 2}\n' + request_line(0, 20, 2, [1])
     with pytest.raises(ConfigError, match="does not say block_tokens"):
