@@ -128,10 +128,12 @@ def _cures(proof: Proof, asked: Demand) -> bool:
 
     What the evidence shows at work is worth mending before servers are added.
     """
+    enough = 1 + REMEDY if proof.proposal.from_evidence else CURE
+    if asked.far_above:
+        return _more_done(proof) >= enough
     carried = asked.carried(proof.proposal.turned)
     if carried is None:
         return not proof.after.saturated or _more_done(proof) >= CURE
-    enough = 1 + REMEDY if proof.proposal.from_evidence else CURE
     return carried or (asked.times(proof.proposal.turned) or 0.0) >= enough
 
 
@@ -230,7 +232,7 @@ def _change(proof: Proof, asked: Demand) -> str:
             f"takes goodput from {before.goodput_requests_per_s:.3g} to {after.goodput_requests_per_s:.3g} "
             "requests/s"
         )
-    if asked.done_per_s and (times := asked.times(proof.proposal.turned)):
+    if asked.done_per_s and not asked.far_above and (times := asked.times(proof.proposal.turned)):
         return f"takes that to {asked.done_per_s * times:.3g}"
     return f"changes output by {(_more_done(proof) - 1) * 100:+.0f} %"
 

@@ -10,6 +10,7 @@ from ...core.errors import CamshaftError
 from .rig import Rig
 from .situation import Situation
 
+FAR_ABOVE = 3.0  # times what a full server gets through
 ABOVE = 1.05  # times the rate that was seen to be done: more than that piles up
 
 
@@ -25,6 +26,11 @@ class Demand:
     done_per_s: float | None
     told: bool
     overloaded: bool
+
+    @property
+    def far_above(self) -> bool:
+        """Whether so much more arrives that replays of it are of a full server themselves, and no turn carries it."""
+        return bool(self.rate_per_s and self.done_per_s and self.rate_per_s > FAR_ABOVE * self.done_per_s)
 
     def times(self, turned: Mapping[str, Any]) -> float | None:
         """How many times the rate a full server gets through with knobs turned; None where that is not known."""

@@ -22,7 +22,7 @@ FEWEST, MOST = (
 )  # requests of it: enough to tell a share of good ones, and each takes a millisecond or two
 OPENING_S = 15.0  # of arrivals, played first: most rates that miss the targets are seen to
 WARM_UP = 0.25  # of the arrivals at a rate
-GENERATIONS = 5  # of requests that run at once, which a full server is watched for
+GENERATIONS = 4  # of requests that run at once, which a full server is watched for
 FIRST_CROWD, LARGEST_CROWD = 64, 8000  # of requests
 LARGEST_CROWD_TOKENS = 40_000_000
 
@@ -53,7 +53,7 @@ def warm_up_s(load: Workload) -> float:
 def capacity_per_s(play: Play, load: Workload) -> float | None:
     """Requests (of sessions: sessions) a second that a full server gets through; None for a load too short to fill it.
 
-    Everything arrives at once, five times the N that run together or more. The rate is that from the N-th end, until
+    Everything arrives at once, four times the N that run together or more. The rate is that from the N-th end, until
     when all that run are young, to one some whole N later, before the server empties: requests of one length run in
     step, and end N at a time.
     """
