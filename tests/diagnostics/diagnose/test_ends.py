@@ -33,7 +33,8 @@ from camshaft.diagnostics.simulate import prepare
 def _report(preset: str, slo: str = "") -> Report:
     evidence = Evidence()
     subject = read_subject(preset, evidence)
-    return diagnose(subject, evidence, workload=load_workload("chat"), targets=parse_targets(slo))
+    load = load_workload("chat").first(256)
+    return diagnose(subject, evidence, workload=load, targets=parse_targets(slo))
 
 
 def test_a_verdict_has_the_ranges_of_both_replays_at_the_ends_of_the_error() -> None:
