@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .loads import workload_of
+from .loads import PACES, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
 from .output import console, output_option, user_errors, write_text
 
@@ -107,6 +107,7 @@ def bench(ctx: click.Context, **options: Any) -> None:
         raise click.UsageError("one of --url URL and --offline CONFIG is needed")
     if options["url"] and options["overrides"]:
         raise click.UsageError("--set changes a configuration; a server by its URL has its own")
+    refuse_both(options, PACES)
     with user_errors():
         _bench(options)
 

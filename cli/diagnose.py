@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, require_one_pace, workload_of
+from .loads import GOOD, LOAD_HELP, PACES, SLO_HELP, gpu_option, load_options, refuse_both, workload_of
 from .names import configurations, files, models, set_option
 from .output import echo, output_option, user_errors, write_text
 from .progress import stages
@@ -111,7 +111,9 @@ def _report(config: str | None, options: dict[str, Any]) -> Report:
     from ..diagnostics.diagnose import read_subject
     from ..diagnostics.results import parse_targets
 
-    require_one_pace(options["concurrency"], options["rate"])
+    refuse_both(options, PACES, ("trace", "workload"))
+    if options["interval"] and len(options["metrics"]) < 2:
+        raise click.UsageError("--interval is the time between two pages: --metrics twice is needed")
     evidence = _evidence(options)
     if config is None and not (evidence.settings or evidence.figures or evidence.events):
         raise click.UsageError("give a CONFIG, or evidence such as --log FILE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..core.workload import Workload
 
 
+PACES = ("concurrency", "rate")
 GOOD = "95 % of its requests keep them"
 SLO_HELP = """A request keeps the targets of --slo where its ttft, tpot (mean time per output token), e2e and itl (the
 99th percentile of its own gaps between tokens) are within them."""
@@ -71,22 +72,45 @@ def load_options(default: str) -> Callable[[Any], Any]:
     return decorate
 
 
-def require_one_pace(concurrency: int | None, rate: float | None) -> None:
-    """Raises click.UsageError where both are given."""
-    if concurrency and rate:
-        raise click.UsageError("--concurrency and --rate exclude each other")
+def refuse_both(options: Mapping[str, Any], *pairs: tuple[str, str]) -> None:
+    """Raises click.UsageError where both options of a pair are given: one of them would go unused."""
+    for one, other in pairs:
+        if options[one] and options[other]:
+            raise click.UsageError(f"{_flag(one)} and {_flag(other)} exclude each other")
+
+
+def flags_given(options: Mapping[str, Any], *names: str) -> list[str]:
+    """Those of the options that are given, as they are typed."""
+    return [_flag(name) for name in names if options[name]]
+
+
+def _flag(name: str) -> str:
+    return "--" + {"overrides": "set", "engine_name": "engine", "engine_version": "version"}.get(
+        name, name
+    ).replace("_", "-")
 
 
 def workload_of(
-    source: str, requests: int | None, concurrency: int | None = None, rate: float | None = None
+    source: str,
+    requests: int | None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    *,
+    lasting: bool = False,
 ) -> Workload:
-    """A workload file or preset, played as the options say. Raises click.UsageError, ConfigError or EvidenceError."""
+    """A workload file or preset, played as the options say. Raises click.UsageError, ConfigError or EvidenceError.
+
+    `lasting`: a rate is played long enough to tell whether it holds, unless `requests` says how many are.
+    """
     from ..core.workload import load_workload
 
-    require_one_pace(concurrency, rate)
     workload = load_workload(source)
     if concurrency:
         workload = workload.at_concurrency(concurrency)
     if rate:
         workload = workload.at_rate(rate)
+        if lasting and workload.shape.arrival.kind == "poisson":
+            from ..diagnostics.simulate.steady import wanted_at
+
+            requests = requests or max(workload.count, wanted_at(rate))
     return workload.first(requests) if requests else workload

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .loads import GOOD, LOAD_HELP, SLO_HELP, gpu_option, load_options, workload_of
-from .names import assignments, policy_list, presets, set_option
+from .loads import (
+    GOOD,
+    LOAD_HELP,
+    PACES,
+    SLO_HELP,
+    flags_given,
+    gpu_option,
+    load_options,
+    refuse_both,
+    workload_of,
+)
+from .names import assignments, configurations, policy_list, set_option
 from .output import console, echo, user_errors
 
 if TYPE_CHECKING:
@@ -17,7 +27,13 @@ if TYPE_CHECKING:
 
 CHECKED_LOAD = "mixed-small"
 CHECKED_POLICIES = "static,continuous,continuous-chunked"
-
+TASKS = (("policies", "sweep"), ("policies", "until_saturation"), ("sweep", "until_saturation"))
+EXCLUDED = (
+    PACES,
+    *TASKS,
+    *(("until_saturation", pace) for pace in PACES),
+    *(("check_against", task) for task in ("sweep", "until_saturation")),
+)
 
 EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where
 {GOOD}, the server's filling left out, and it is below what a full server gets through.
@@ -36,7 +52,7 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 
 
 @click.command(epilog=EPILOG)
-@click.argument("config", required=False, shell_complete=presets)
+@click.argument("config", required=False, shell_complete=configurations)
 @gpu_option
 @load_options("chat")
 @click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests.")
@@ -87,8 +103,10 @@ def simulate(config: str | None, **options: Any) -> None:
     """
     with user_errors():
         if options["lesson"]:
+            _refuse_unused("--lesson", config, options)
             _lesson(options["lesson"], options["form"])
         elif options["check_against"] not in (None, "here"):
+            _refuse_unused("--check-against FILE", config, options)
             _check(options["check_against"], options["form"])
         elif config is None:
             raise click.UsageError("CONFIG is needed: a configuration file or a preset")
@@ -96,7 +114,19 @@ def simulate(config: str | None, **options: Any) -> None:
             _simulate(config, options)
 
 
+def _refuse_unused(whole: str, config: str | None, options: dict[str, Any]) -> None:
+    """What brings its own configuration and load takes nobody else's."""
+    own = {"lesson", "form", "repeats"} | ({"check_against"} if whole != "--lesson" else set())
+    given = ["CONFIG"] if config else []
+    given += flags_given(options, *(name for name in options if name not in own))
+    if given:
+        raise click.UsageError(
+            f"{whole} brings its own configurations and loads: leave out {', '.join(given)}"
+        )
+
+
 def _simulate(config: str, options: dict[str, Any]) -> None:
+    refuse_both(options, *EXCLUDED)
     prepared = _prepare(config, options)
     checked = options["check_against"] == "here"
     workload = workload_of(
@@ -104,6 +134,7 @@ def _simulate(config: str, options: dict[str, Any]) -> None:
         options["requests"],
         options["concurrency"],
         options["rate"],
+        lasting=not checked,
     )
     if checked:
         _check_here(prepared, workload, config, options)
@@ -152,9 +183,12 @@ def _kept(result: Any) -> dict[str, Any]:
 
 
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
+    from dataclasses import replace
+
     from ..core.config import find_shape
     from ..core.model_sheets import shape_named
-    from ..diagnostics.inputs import read_config
+    from ..diagnostics.compat.releases.versions import resolve
+    from ..diagnostics.inputs import read_config, refusals
     from ..diagnostics.results import parse_targets
     from ..diagnostics.simulate import EngineKind, prepare
     from ..diagnostics.simulate.devices import device_for, named_by_its_file
@@ -168,6 +202,8 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
             f"--policies: {name} has none of these; this engine's scheduler with {name}'s defaults", err=True
         )
     version = options["engine_version"] or (found.version if name == found.name else None)
+    if name == "vllm" and version is not None and (note := resolve(name, version)[1]):
+        click.echo(note, err=True)
     if options["engine_name"] is None and name != "camshaft":
         click.echo(
             f"{config}: read as {name}'s, and predicted so; --engine camshaft predicts this engine", err=True
@@ -175,13 +211,21 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     if origin := named_by_its_file(loaded, options["gpu"]):
         click.echo(f"{config}: {origin}", err=True)
     shape = find_shape(loaded.config.model) or shape_named(loaded.config.model)
-    return prepare(
+    engine = EngineKind(name, version)
+    prepared = prepare(
         loaded,
         device_for(loaded, options["gpu"]),
         shape,
-        engine=EngineKind(name, version),
+        engine=engine,
         targets=parse_targets(options["slo"]),
     )
+    refused = refusals(config, options["overrides"], engine, options["gpu"])
+    if not refused:
+        return prepared
+    said = f"it does not start: {' '.join(refused)} What follows is predicted as if it did."
+    if options["form"] == "text":
+        echo(said + "\n")
+    return replace(prepared, assumptions=(said, *prepared.assumptions))
 
 
 def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:

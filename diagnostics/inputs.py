@@ -11,6 +11,7 @@ from ..core.errors import CamshaftError, ConfigError
 from .compat.inputs.read import read_path
 from .compat.run import guess_engine
 from .diagnose import judged_as_own, named_config, read_subject
+from .diagnose.flags import refused_options
 from .evidence import Evidence
 from .simulate.engines import EngineKind, EngineName
 
@@ -32,6 +33,14 @@ def read_config(
         return _foreign(source, told)
     alone = judged_as_own(source) if engine is None else None
     return named_config(source, told), EngineKind(), (alone,) if alone else ()
+
+
+def refusals(source: str, overrides: Iterable[str], engine: EngineKind, gpu: str | None) -> tuple[str, ...]:
+    """Why the engine's release does not start with these options, as a diagnosis finds; empty where it does."""
+    subject = read_subject(
+        source, Evidence(), engine=engine.name, version=engine.version, gpu=gpu, overrides=overrides
+    )
+    return refused_options(subject)
 
 
 def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:

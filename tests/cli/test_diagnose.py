@@ -90,6 +90,8 @@ def test_a_metrics_page_is_evidence(files: Path) -> None:
         (("llama-3.1-8bb",), 2, "nearest: llama-3.1-8b,"),
         (("h100-8b", "--set", "max_num_sqs=2"), 2, "did you mean max_num_seqs?"),
         (("h100-8b", "--rate", "2", "--concurrency", "2"), 2, "exclude each other"),
+        (("h100-8b", "--trace", "t", "--workload", "chat"), 2, "--trace and --workload exclude each other"),
+        (("h100-8b", "--metrics", "m.txt", "--interval", "5"), 2, "--metrics twice"),
         (("h100-8b", "--gpu", ""), 2, "a name is needed"),
         (("h100-8b", "--gpu", "abacus"), 2, "abacus"),
         (("h100-8b", "--slo", "ttft"), 2, "target"),

@@ -154,6 +154,18 @@ def test_the_command_explains_itself_in_text(tmp_path) -> None:
         (["llama-3.1-8b", "--gpu", "H100", "--sweep", "tensor_parallel_size=3,5"], 2, "do not divide by 5"),
         (["llama-3.1-8b", "--gpu", "H100", "--sweep", "gpu_memory_utilization=0.05"], 1, "does not fit"),
         (["cpu-demo", "--gpu", "H100", "--engine", "vllm", "--version", "new"], 2, "0.18.0"),
+        (
+            ["llama-3.1-8b", "--gpu", "H100", "--engine", "vllm", "--version", "0.5.0"],
+            2,
+            "the oldest is 0.6.0",
+        ),
+        (["h100-8b", "--sweep", "max_num_seqs=x"], 2, "should be a valid integer"),
+        (["h100-8b", "--lesson", "gap", "--rate", "3"], 2, "leave out CONFIG, --rate"),
+        (["h100-8b", "--check-against", "points.csv"], 2, "leave out CONFIG"),
+        (["h100-8b", "--policies", "fair", "--sweep", "max_num_seqs=1"], 2, "--policies and --sweep exclude"),
+        (["h100-8b", "--until-saturation", "--concurrency", "4"], 2, "exclude each other"),
+        (["h100-8b", "--until-saturation", "--rate", "4"], 2, "exclude each other"),
+        (["h100-8b", "--check-against", "here", "--sweep", "max_num_seqs=1"], 2, "exclude each other"),
     ],
 )
 def test_mistakes_are_told_without_a_traceback(arguments: list[str], code: int, part: str) -> None:
@@ -161,6 +173,16 @@ def test_mistakes_are_told_without_a_traceback(arguments: list[str], code: int, 
     assert told.exit_code == code
     assert part in told.output
     assert "Traceback" not in told.output
+
+
+def test_a_configuration_that_its_release_refuses_is_said_not_to_start(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("model: Qwen/Qwen3-8B\nswap-space: 4\n")
+    load = ["--gpu", "H100", "--workload", _small(tmp_path)]
+    assert run(str(file), *load).stdout.startswith("it does not start: --swap-space was removed")
+    document = json.loads(run(str(file), *load, "--format", "json").stdout)
+    assert document["assumptions"][0].startswith("it does not start: --swap-space")
+    assert "does not start" not in run(str(file), *load, "--version", "0.17.0").output
 
 
 def _small(tmp_path: Path) -> str:
