@@ -236,8 +236,12 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     from ..core.config import find_hardware, load_config
     from ..diagnostics.bench.policies import compare
     from ..diagnostics.results import parse_targets
+    from ..diagnostics.simulate.sweep import require_policy
     from .progress import opening, running
 
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        require_policy(name)
     workload = workload_of(load, options["requests"])
     hardware = find_hardware(load_config(source, options["overrides"]).config.device)
     on_cpu = hardware is not None and hardware.kind == "cpu"
@@ -246,7 +250,7 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
         compare(
             lambda policy: _engine(source, options["overrides"], policy),
             workload,
-            policies=[name.strip() for name in names.split(",") if name.strip()],
+            policies=chosen,
             targets=parse_targets(options["slo"]),
             warmup=options["warmup"],
             watch=watch,

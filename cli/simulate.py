@@ -273,13 +273,16 @@ def _say_lesson(name: str, rows: Any) -> None:
 
 
 def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
+    from ..diagnostics.cost.band import error_percent as step_error_percent
     from ..diagnostics.simulate.sweep import until_saturation
 
     found = until_saturation(prepared, workload, watch=_say_tried)
+    error_percent = step_error_percent(prepared.hardware, prepared.shape)[0]
     if options["form"] == "json":
         told = {
             "rate_per_s": found.rate_per_s,
             "capacity_per_s": found.capacity_per_s,
+            "step_error_percent": error_percent,
             "result": found.result.to_dict() if found.result else None,
             "tried": [row.value for row in found.tried],
             "good_share": [row.result.good_share if row.result else None for row in found.tried],
@@ -293,7 +296,7 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
 
     out = console()
     print_title(out, prepared, f"{workload.name}: {lengths_text(workload)}, at each rate tried")
-    print_highest(out, found)
+    print_highest(out, found, error_percent)
 
 
 def _say_tried(row: Any, holds: bool) -> None:

@@ -156,6 +156,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     console.print("latencies in ms", style="dim")
+    most = max((run.requests for run in comparison.runs), default=0)
+    for run in comparison.runs:
+        if run.requests < most:
+            told = f"{run.policy} plays the first {run.requests} requests: fewer wait, so its first tokens come sooner"
+            console.print(told, style="dim", highlight=False)
     for name, value in comparison.ratios().items():
         console.print(f"  {name}: {value:.2f}", highlight=False)
     for sentence in describe(comparison):

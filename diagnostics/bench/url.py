@@ -202,7 +202,9 @@ async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
-        raise EvidenceError(f"{target.base}/models answers {error.response.status_code}") from error
+        status = error.response.status_code
+        hint = "; --api-key sends a key" if status in (401, 403) else ""
+        raise EvidenceError(f"{target.base}/models answers {status}{hint}") from error
     except httpx.UnsupportedProtocol as error:
         raise EvidenceError(
             f"{target.base}: an address begins with its protocol: http://{target.base}"

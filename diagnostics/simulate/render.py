@@ -168,13 +168,19 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def print_highest(console: Console, found: Highest) -> None:
-    """The highest rate that holds, with the rates that were tried."""
+def print_highest(console: Console, found: Highest, error_percent: float) -> None:
+    """The highest rate that holds, with the rates that were tried and by how much steps may be off."""
     print_rows(console, found.tried, "rate")
     if found.rate_per_s:
         told, full = f"holds up to {found.rate_per_s:.3g} {found.what}/s", found.capacity_per_s
         told += f"; a full server gets through {full:.3g}" if full and full > found.rate_per_s else ""
         console.print(told, style="bold", highlight=False)
+        console.print(
+            f"as predicted: steps may be {error_percent:g} % slower or faster, which moves a full server's rate as much "
+            "and one that is held by targets more",
+            style="dim",
+            highlight=False,
+        )
     else:
         console.print(f"no rate holds: {found.reason}", style="bold", highlight=False)
 

@@ -33,17 +33,10 @@ class Row:
 
 
 def policies(prepared: Prepared, workload: Workload, names: Sequence[str]) -> list[Row]:
-    """The load under each policy; the naive one plays the first few requests.
-
-    Raises ConfigError for a name that is no policy, before anything is replayed.
-    """
-    rows = []
+    """The load under each policy. Raises ConfigError for a name that is no policy, before anything is replayed."""
     for name in names:
-        _require_policy(name)
-    for name in names:
-        load = workload.first(min(NAIVE_REQUESTS, workload.count)) if name == "naive" else workload
-        rows.append(_row(name, name, lambda name=name, load=load: prepared.under(name).replay(load)))
-    return rows
+        require_policy(name)
+    return [_row(name, name, lambda name=name: prepared.under(name).replay(workload)) for name in names]
 
 
 def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any]) -> list[Row]:
@@ -60,7 +53,8 @@ def knob(prepared: Prepared, workload: Workload, name: str, values: Iterable[Any
     ]
 
 
-def _require_policy(name: str) -> None:
+def require_policy(name: str) -> None:
+    """Raises ConfigError for a name of --policies that is no policy."""
     try:
         load_policy(name)
     except PolicyError as error:

@@ -46,6 +46,13 @@ def test_overhead_gives_a_row_for_each_policy_and_number() -> None:
     assert "running" in run("overhead", "--running", "4", "--steps", "30").stdout
 
 
+def test_a_policy_that_is_none_is_refused_before_any_runs() -> None:
+    told = run("policies", "--policies", "naive,foo")
+    assert told.exit_code == 2
+    assert "--policies: no policy 'foo'" in told.output
+    assert "requests" not in told.output
+
+
 def test_what_has_run_is_written_before_the_next_policy_runs(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

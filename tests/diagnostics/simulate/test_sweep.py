@@ -52,7 +52,7 @@ def test_block_sizes_trade_waste() -> None:
 
 def test_policies_side_by_side() -> None:
     rows = policies(base(), LOAD, ["naive", "continuous-chunked"])
-    assert rows[0].result.requests == 8  # type: ignore[union-attr]
+    assert rows[0].result.requests == LOAD.count  # type: ignore[union-attr]
     assert (
         rows[0].result.throughput_output_tokens_per_s  # type: ignore[union-attr]
         < rows[1].result.throughput_output_tokens_per_s  # type: ignore[union-attr]
@@ -198,6 +198,7 @@ def test_the_title_of_a_search_names_no_arrivals_that_are_not_played(tmp_path: P
     assert told.exit_code == 0, told.output
     assert "load: load: about 64 tokens in and 8 out, at each rate tried" in told.output
     assert "clients" not in told.output
+    assert "steps may be 8 % slower or faster" in " ".join(told.output.split())
 
 
 def test_command_lines_manifests_and_models_are_taken_as_diagnose_takes_them(tmp_path: Path) -> None:
