@@ -328,8 +328,11 @@ def _check(file: str, form: str) -> None:
 
 
 def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[str, Any]) -> None:
+    from ..core.build import resolve_for_serving
+    from ..core.config import load_config
     from ..diagnostics.simulate.live import check_here
 
+    resolve_for_serving(load_config(config, options["overrides"]))  # what cannot run here is refused at once
     names = (options["policies"] or CHECKED_POLICIES).split(",")
 
     def run(policy: str) -> Any:

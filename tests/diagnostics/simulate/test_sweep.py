@@ -185,6 +185,14 @@ def test_a_configuration_that_its_release_refuses_is_said_not_to_start(tmp_path:
     assert "does not start" not in run(str(file), *load, "--version", "0.17.0").output
 
 
+def test_what_cannot_run_here_is_refused_before_any_prediction() -> None:
+    # tensor parallel serving is refused with a GPU and without one
+    told = run("h100-8b", "--check-against", "here", "--set", "tensor_parallel_size=2")
+    assert told.exit_code != 0
+    assert "Traceback" not in told.output
+    assert "predicted" not in told.output
+
+
 def _small(tmp_path: Path) -> str:
     file = tmp_path / "load.yaml"
     file.write_text(
