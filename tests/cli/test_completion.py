@@ -37,6 +37,7 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["bench", "--offline"], preset_names()),
         (["bench", "--workload"], workload_names()),
         (["bench", "policies", "--workload"], workload_names()),
+        (["simulate"], preset_names() + model_names()),
         (["diagnose"], preset_names() + model_names()),
         (["diagnose", "--model"], model_names()),
         (["check-flags", "--model"], model_names()),

@@ -37,6 +37,7 @@ class Server(ThreadingHTTPServer):
         self.headers_seen: list[dict[str, str]] = []
         self.behaviours: dict[int, str] = {}
         self.models: Any = {"data": [{"id": "served"}]}
+        self.status = 200  # of the list of models
         self.pages: list[str] = []  # of /metrics, the last one for good
         self.running = self.most_running = 0
         self.lock = threading.Lock()
@@ -55,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path != "/metrics":
-            self._send(200, json.dumps(self.server.models).encode())
+            self._send(self.server.status, json.dumps(self.server.models).encode())
         elif self.server.pages:
             page = self.server.pages.pop(0) if len(self.server.pages) > 1 else self.server.pages[0]
             self._send(200, page.encode())
@@ -229,4 +230,7 @@ def test_no_server_and_no_model_are_told(server: Server) -> None:
         drive_url(Target(url="localhost:9"), load())
     server.models = {"data": []}
     with pytest.raises(EvidenceError, match="lists no model"):
+        play(server, load())
+    server.status = 401
+    with pytest.raises(EvidenceError, match="answers 401; --api-key sends a key"):
         play(server, load())
