@@ -74,7 +74,10 @@ def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
 
 
 def _fewer_at_once(s: Situation, seen: Replay) -> Iterator[Proposal]:
-    """So many sequences at once that a decode step keeps the target, where the batch is what breaks it."""
+    """So many sequences at once that a token keeps the target, where the batch is what breaks it.
+
+    A mean time per token has a share of the prompts that are computed beside it; a single gap is a step's.
+    """
     target, slots = s.targets.tpot_ms or s.targets.itl_ms, int(s.value("max_num_seqs"))
     if target is None:
         return
@@ -83,16 +86,19 @@ def _fewer_at_once(s: Situation, seen: Replay) -> Iterator[Proposal]:
     if not plain.any() or np.ptp(decodes[plain]) < 4 or float(np.percentile(took[plain], 90)) <= target:
         return
     each, base = np.polyfit(decodes[plain], took[plain], 1)
-    fits = int((0.85 * target - base) / each) if each > 0 else 0
+    beside = float((took - base - each * decodes)[~plain].sum() / decodes.sum()) if s.targets.tpot_ms else 0.0
+    each += max(0.0, beside)
+    fits = int((0.9 * target - base) / each) if each > 0 else 0
     if 1 <= fits < min(slots, int(decodes.max())):
         reads = seen.log.shares()["decode_attention"] > 0.3
+        prompts = ", prompts beside it counted" if beside > 0 else ""
         yield _turn(
             "kv_bandwidth" if reads else "compute",
             "max_num_seqs",
             slots,
             fits,
-            f"a decode step takes {base:.1f} ms and {each:.2f} ms for each sequence: more than {fits} at once break the "
-            f"target of {target:g} ms",
+            f"a decode step takes {base:.1f} ms and {each:.2f} ms for each sequence{prompts}: more than {fits} at once "
+            f"break the target of {target:g} ms",
         )
 
 

@@ -169,7 +169,7 @@ def test_a_model_a_rate_and_knobs_are_enough(files: Path) -> None:
 def test_the_load_is_chat_at_a_rate_where_only_the_rate_is_told() -> None:
     status, out, err = _run("llama-3.1-8b", "--gpu", "H100", "--rate", "12")
     assert status == 0
-    assert "load: chat: 480 requests" in out
+    assert "load: chat: 512 requests" in out
     assert "12 a second" in out
     assert "the lengths of the preset chat" in err
 

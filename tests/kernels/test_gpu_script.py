@@ -27,7 +27,6 @@ ABSENT = (
     "rich",
     "httpx",
     "numba",
-    "ruamel",
     "pytest",
 )
 PROBE = f"""
