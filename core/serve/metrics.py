@@ -53,7 +53,7 @@ _HISTOGRAMS: dict[str, tuple[str, Iterable[float] | None]] = {
         None,
     ),
 }
-_NOTHING = Stats(*[0] * 12)
+_NOTHING = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, waste=0.0)
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 

@@ -50,6 +50,7 @@ def concluded(
         about={**report.about, "load": load_text(rig.workload)},
         slo=kept(seen, ends) if trials.targets_given else {},
         as_it_is=as_it_is(seen, ends, trials.objective),
+        steps=_confidence(trials),
         error_percent=ends.percent if ends is not None else 0.0,
         servers=servers.to_dict() if servers is not None else {},
         limits=(*trials.limits, *seen_limits(seen)),
@@ -120,14 +121,24 @@ def _within_error(verdict: Verdict, tried: Proof | None, ends: Ends | None, tria
 
 def _with_gap(verdict: Verdict, trials: Trials, load_given: bool) -> tuple[Verdict, str | None]:
     """The verdict with what is seen and not explained; that alone where the verdict has no place for it."""
-    if not isinstance(trials.rig, SimulatedRig) or not (load_given or says_load(trials.situation)):
+    if not isinstance(trials.rig, SimulatedRig):
         return verdict, None
     gap = unexplained(trials.situation, trials.seen.result, piles_up=trials.asked.overloaded)
+    if not (load_given or says_load(trials.situation)):
+        return (
+            (_without_load(verdict, gap), None) if gap and verdict.bottleneck == "none" else (verdict, None)
+        )
     if gap and verdict.bottleneck == "none":
         return replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
     if gap and verdict.at_the_ends:
         return replace(verdict, at_the_ends=f"{verdict.at_the_ends}. But {gap}"), None
     return verdict, gap
+
+
+def _without_load(verdict: Verdict, gap: str) -> Verdict:
+    """No verdict where nobody told the load and that which is assumed does not give what is seen."""
+    why = f"nobody told the load: --rate or --concurrency, --workload or a log do. Of the one assumed, {gap}"
+    return replace(verdict, why=why, confidence="thin")
 
 
 def _servers(verdict: Verdict, chosen: Proof | None, trials: Trials, tell: Tell) -> Servers | None:

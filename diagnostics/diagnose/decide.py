@@ -245,19 +245,13 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
             f"no knob gains without losing elsewhere ({_turned(trade)} gains one thing for another; targets, --slo, say "
             "what counts)"
         )
-    if seen.result.targets.any:
-        good = seen.result.good_share
-        kept = (
-            "the load keeps its targets"
-            if seen.result.keeps_targets
-            else f"{1 - good:.0%} of the requests miss the targets"
-        )
-        told = f"{kept}, and {told}"
-    return Verdict(
-        bottleneck="none",
-        why=f"{told}; {_binding(seen)}",
-        confidence=confidence,
-    )
+    missed = seen.result.targets.any and not seen.result.keeps_targets
+    if missed:
+        told = f"{1 - seen.result.good_share:.0%} of the requests miss the targets, and {told}"
+    elif seen.result.targets.any:
+        told = f"the load keeps its targets, and {told}"
+    why = f"{told}; {_binding(seen)}"
+    return Verdict(bottleneck="none", why=why, confidence=confidence, missed=missed)
 
 
 LARGE_STEP = 256  # tokens: beyond it a product's arithmetic takes longer than reading its weights

@@ -121,6 +121,7 @@ class Verdict:
     telling: str | None = None  # the predicted figure that counts most
     at_the_ends: str = ""  # what becomes of it where all steps are faster or slower by the declared error
     within_error: bool = False  # it holds at one end of the error and not at the other
+    missed: bool = False  # the targets are, and no knob mends it
 
     @property
     def direction(self) -> str | None:
@@ -181,6 +182,7 @@ class Report:
     )  # the targets and whether the load as it is keeps them
     servers: Mapping[str, Any] = field(default_factory=dict)  # how many of them the rate needs, if not one
     as_it_is: Mapping[str, Change] = field(default_factory=dict)  # the replay's own figures; none is turned
+    steps: Confidence = "simulated"  # where the replays' step times are from
     error_percent: float = 0.0  # by which all steps of the ranges are shorter and longer; 0: not replayed so
     before: Replay | None = None
     after: Replay | None = None

@@ -99,11 +99,9 @@ def read_subject(
         hardware = _unnamed(Path(source), values, notes)
         device = None if hardware is None else hardware.name
     shape = _shape(model or str(values.get("model") or ""), model is not None, notes)
-    alone = (
-        own and configuration is None and source is not None and kind.name == "camshaft" and engine is None
-    )
+    alone = own and configuration is None and kind.name == "camshaft" and engine is None
     return Subject(
-        bare=judged_as_own(source) if alone else None,
+        bare=judged_as_own(source) if alone and source is not None else None,
         label=source or "the observed server",
         given=values,
         engine=kind,

@@ -133,9 +133,11 @@ def _restarted(now: Scrape, before: Scrape) -> bool:
     """Whether the server started anew between the pages. Raises EvidenceError where they are in the wrong order."""
     started, earlier = (page.total("process_start_time_seconds") for page in (now, before))
     known = started is not None and earlier is not None
-    if known and started > earlier:
+    if started is not None and earlier is not None and started > earlier:
         return True
-    fell = next((name for name in _counters(before) if (now.total(name) or 0) < before.total(name)), None)
+    fell = next(
+        (name for name in _counters(before) if (now.total(name) or 0) < (before.total(name) or 0)), None
+    )
     if fell is None and (not known or started == earlier):
         return False
     why = f"{fell} falls" if fell else "the server of the second started earlier"

@@ -52,7 +52,7 @@ def headline(verdict: Verdict) -> str:
 def _without_knob(verdict: Verdict) -> str:
     if verdict.bottleneck in ("kv_does_not_fit", "weights_do_not_fit", "refused"):
         return "it does not start"
-    if verdict.bottleneck == "offered_load":
+    if verdict.bottleneck == "offered_load" or verdict.missed:
         return "no knob alone is enough"
     if verdict.confidence == "thin":
         return "no verdict"
@@ -251,13 +251,10 @@ def _predicted(report: Report) -> Iterator[str]:
         if told:
             yield f"by arithmetic on the figures above: {told}"
         return
-    how = (
-        "the model's and device's step times"
-        if report.verdict.confidence == "simulated"
-        else "step times fitted from the evidence"
-        if report.verdict.confidence == "fitted"
-        else "assumed step times"
-    )
+    how = {
+        "simulated": "the model's and device's step times",
+        "fitted": "step times fitted from the evidence",
+    }.get(report.steps, "assumed step times")
     turned = bool(report.verdict.predicted)
     yield f"replayed with {how}{_error(report)}:"
     heads = ["", "as it is", "within", *(["turned", "within"] if turned else [])]

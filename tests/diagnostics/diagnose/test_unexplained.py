@@ -10,6 +10,7 @@ import pytest
 
 from camshaft.diagnostics.diagnose import Report, read_subject
 from camshaft.diagnostics.evidence import Evidence
+from camshaft.diagnostics.report import text
 
 Diagnose = Callable[..., Report]
 CONFIG = {"model": "Qwen/Qwen3-8B", "max_model_len": 8192, "max_num_seqs": 64}
@@ -56,6 +57,14 @@ def test_a_rate_beyond_the_error_of_the_replay_is_named(
 def test_a_rate_within_it_is_not(examine: Diagnose, seen: dict[str, Any]) -> None:
     report = examine(CONFIG, {**LOAD, **seen}, version="0.18.0", gpu="H100")
     assert "not explained" not in f"{report.verdict.why} {report.verdict.at_the_ends} {report.assumptions}"
+
+
+def test_what_an_assumed_load_does_not_give_is_no_verdict(examine: Diagnose) -> None:
+    report = examine(CONFIG, {"ttft_p99_s": 20}, version="0.18.0", gpu="H100")
+    lines = text.render(report)
+    assert lines.startswith("no verdict: nobody told the load")
+    assert "the first token (p99) takes 20,000 ms" in report.verdict.why
+    assert "replayed with the model's and device's step times" in lines
 
 
 def test_a_knob_is_not_proved_by_a_replay_that_misses_what_is_seen(examine: Diagnose) -> None:
