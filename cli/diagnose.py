@@ -147,7 +147,10 @@ def _page(source: str) -> str:
     """A metrics page as it is asked for: a server's address means its /metrics, and http:// goes without saying."""
     if not os.path.exists(source) and re.fullmatch(r"[\w.-]+:\d+(/.*)?|\[[0-9a-fA-F:]+\]:\d+(/.*)?", source):
         source = f"http://{source}"
-    parts = urlsplit(source)
+    try:
+        parts = urlsplit(source)
+    except ValueError as error:
+        raise click.BadParameter(f"{source}: {error}", param_hint="--metrics") from error
     if parts.scheme in ("http", "https") and parts.path in ("", "/"):
         return parts._replace(path="/metrics").geturl()
     return source

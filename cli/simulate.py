@@ -233,6 +233,8 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
 
     if options["policies"]:
         names = [name.strip() for name in options["policies"].split(",") if name.strip()]
+        if not names:
+            raise click.UsageError("--policies needs a name; `engine policies list` lists them")
         rows, first = sweep.policies(prepared, workload, names), "policy"
     else:
         knob, values = sweep.parse_sweep(options["sweep"])

@@ -58,7 +58,7 @@ def _file(path: Path, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineK
 
 def _foreign(source: str, overrides: tuple[str, ...]) -> tuple[LoadedConfig, EngineKind, tuple[str, ...]]:
     """A command line or a manifest."""
-    subject = read_subject(source, Evidence())
+    subject = read_subject(source, Evidence(), overrides=overrides)
     if not subject.given.get("model"):
         raise ConfigError(f"{source}: names no model; --set model=NAME does")
     notes = subject.notes

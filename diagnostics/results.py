@@ -190,9 +190,9 @@ class Result:
     @property
     def good_share(self) -> float:
         """Of all requests, those that ended well and within every target."""
-        return (
-            min(1.0, self.goodput_requests_per_s * self.duration_s / self.requests) if self.requests else 0.0
-        )
+        if not self.completed:
+            return 0.0
+        return self.goodput_requests_per_s / self.throughput_requests_per_s * self.completed / self.requests
 
     @property
     def keeps_targets(self) -> bool:

@@ -309,7 +309,10 @@ def bind(config: ServeConfig) -> socket.socket:
 
 def _remove_stale(path: str) -> None:
     """Removes a socket that a killed server left behind: nobody answers there, nor is about to."""
+    if not Path(path).is_socket():
+        return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.setblocking(False)  # a server whose queue is full would hold us up
         try:
             line.connect(path)
         except ConnectionRefusedError:  # also where a server still loads

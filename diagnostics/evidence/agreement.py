@@ -35,7 +35,7 @@ def require_same_model(model: str | None, served: Any, evidence: Evidence) -> No
 
     served: the configuration's `served_model_name`, one or several; a metrics page knows a model by that alone.
     """
-    aliases = {served} if isinstance(served, str) else set(served or ())
+    aliases = {str(name) for name in (served if isinstance(served, list | tuple) else [served])}
     told, named = model, "the configuration names"
     for setting in evidence.settings:
         if setting.name not in ("model", "model_name") or setting.value in aliases:

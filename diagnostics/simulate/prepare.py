@@ -216,10 +216,12 @@ def several(devices: int, name: str) -> str:
     return f"{devices} x {name}" if devices > 1 else name
 
 
+PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
 def device_count(values: Mapping[str, Any]) -> int:
     """The devices of all parallel copies and parts together."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return math.prod(int(values.get(name) or 1) for name in sizes)
+    return math.prod(int(values.get(name) or 1) for name in PARALLEL_SIZES)
 
 
 _NOT_ITS_OWN = "; of vLLM: this engine was not measured there"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 
 from .base import Configuration, EnvSetting, Source, UnreadableInput, Word
 from .commands import CommandReader, find_entry, holds_server, word_characters
-from .containers import is_image
+from .containers import is_image, starts_itself
 from .lexer import characters, lex
 
 INSTRUCTION = re.compile(
@@ -18,29 +19,41 @@ JOINED = re.compile(r"\\(?=[ \t]*\r?\n)|^[ \t]*#.*$", re.M)
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
+@dataclass(slots=True)
+class _Stage:
+    """What one FROM line and those after it say."""
+
+    image: str | None
+    env: dict[str, EnvSetting] = field(default_factory=dict)
+    parts: dict[str, list[Word]] = field(default_factory=dict)  # of ENTRYPOINT and CMD
+
+
 def read_dockerfile(source: Source, label: str) -> list[Configuration]:
     """The server that a Dockerfile's ENTRYPOINT and CMD start. Raises UnreadableInput for a list that is no JSON."""
     reader = CommandReader(source, label)
-    env: dict[str, EnvSetting] = {}
-    parts: dict[str, list[Word]] = {}
-    image = None
+    stages: dict[str, _Stage] = {}
+    stage = _Stage(None)
     for match in INSTRUCTION.finditer(source.text):
         kind, body, at = match.group(1).upper(), match.group(2), match.start(2)
         if kind in ("ENTRYPOINT", "CMD") and re.fullmatch(r"\[.*\]\s*", body, re.S):
-            parts[kind] = _exec_form(source, kind, body, at)
+            stage.parts[kind] = _exec_form(source, kind, body, at)
             continue
         words = [word for c in lex(characters(body, at)) for raw in c for word in reader.shell.expand(raw)]
-        if kind == "FROM" and words:
-            image = words[0].text
+        if kind == "FROM":
+            stage = _from([word.text for word in words if not word.text.startswith("--")], stages)
         elif kind == "ENV":
-            env |= _variables(words, match)
+            stage.env |= _variables(words, match)
         else:
-            parts[kind] = words
-    words = parts.get("ENTRYPOINT", []) + parts.get("CMD", [])
+            stage.parts[kind] = words
+    image, env = stage.image, stage.env
+    words = stage.parts.get("ENTRYPOINT", []) + stage.parts.get("CMD", [])
     entry = find_entry(words)
     if entry is not None:
         begin, engine, point = entry
-        return [Configuration(label, source, engine, point, words[begin:], env=env, image=image)]
+        doubled = words[0] if starts_itself(image) and "ENTRYPOINT" not in stage.parts else None
+        return [
+            Configuration(label, source, engine, point, words[begin:], env=env, image=image, doubled=doubled)
+        ]
     nested = next((word for word in words if holds_server(word.text)), None)  # ["sh", "-c", "vllm serve ..."]
     if nested is not None:
         inner = CommandReader(source, label, list(env.values()))
@@ -51,6 +64,16 @@ def read_dockerfile(source: Source, label: str) -> list[Configuration]:
     if image and is_image(image) and words:
         return [Configuration(label, source, words=words, env=env, image=image)]
     return []
+
+
+def _from(words: list[str], stages: dict[str, _Stage]) -> _Stage:
+    """The stage that a FROM line begins: with an image's own start, or with all of the stage that it names."""
+    name = words[0] if words else None
+    base = stages.get(name or "", _Stage(name))
+    stage = _Stage(base.image, dict(base.env), dict(base.parts))
+    if len(words) == 3 and words[1].lower() == "as":
+        stages[words[2]] = stage
+    return stage
 
 
 def _exec_form(source: Source, kind: str, body: str, at: int) -> list[Word]:

@@ -210,6 +210,13 @@ def test_a_unix_socket_left_behind_is_taken_over(tmp_path: Path) -> None:
     bind(config).close()
 
 
+def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    refuse_before_loading(ServeConfig(model="m", uds=str(notes)), "cannot listen")
+    assert notes.read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     "name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config", "record"]
 )

@@ -194,6 +194,9 @@ def test_a_handful_of_requests_more_is_chance_and_no_gain_in_goodput() -> None:
 
 def test_the_share_of_good_requests_counts_those_that_failed() -> None:
     assert _result(128).good_share == 0.5
+    one = _result(128)
+    two = replace(one, goodput_requests_per_s=2 * one.goodput_requests_per_s, throughput_requests_per_s=51.2)
+    assert two.good_share == 0.5  # of two copies, whose rates are added and whose requests are one's
     assert _result(244).keeps_targets  # 95.3 %
     assert not _result(243).keeps_targets
 

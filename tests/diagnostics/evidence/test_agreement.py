@@ -6,7 +6,7 @@ import pytest
 
 from camshaft.core.errors import EvidenceError
 from camshaft.diagnostics.diagnose import read_subject
-from camshaft.diagnostics.evidence import Evidence, Setting, read_log_lines
+from camshaft.diagnostics.evidence import Evidence, Setting, read_log_lines, require_same_model
 
 LOG = [
     "INFO 11-03 09:12:01 [api_server.py:1412] vLLM API server version 0.18.0",
@@ -64,3 +64,10 @@ def test_what_is_asked_for_on_the_command_line_stands_and_is_said() -> None:
         "server.log is of a server with max_num_seqs 128: what was seen is not of max_num_seqs 64, as --set has it",
         "what was seen is of 0.18.0 and 0.33.0 is named: judged as 0.33.0",
     )
+
+
+def test_an_odd_name_or_size_costs_no_traceback() -> None:
+    require_same_model("m", 7, _page("7"))
+    subject = read_subject("vllm serve m --data-parallel-size auto", Evidence())
+    assert "data_parallel_size" not in subject.given
+    assert "data_parallel_size: auto: no number of devices; left out" in subject.notes

@@ -174,6 +174,20 @@ def test_dockerfile() -> None:
     assert found.env["VLLM_USE_V1"].value == "0"
 
 
+def test_the_last_stage_of_a_dockerfile_is_what_starts() -> None:
+    build = "FROM python:3.12 AS build\nENV VLLM_USE_V1=0\nENTRYPOINT []\n"
+    last = 'FROM --platform=linux/amd64 vllm/vllm-openai:v0.18.0 AS base\nENV A=b\nFROM base\nCMD ["--model", "m"]\n'
+    found = one(build + last, "Dockerfile")
+    assert (found.image, list(found.env)) == ("vllm/vllm-openai:v0.18.0", ["A"])
+    assert words(found) == ["--model", "m"]
+
+
+def test_a_dockerfile_that_gives_the_official_image_a_server_starts_it_twice() -> None:
+    command = 'CMD ["vllm", "serve", "m"]\n'
+    assert one(f"FROM vllm/vllm-openai\n{command}", "Dockerfile").doubled is not None
+    assert one(f"FROM vllm/vllm-openai\nENTRYPOINT []\n{command}", "Dockerfile").doubled is None
+
+
 def test_the_exec_form_of_a_dockerfile_is_json_and_expands_nothing() -> None:
     text = 'FROM vllm/vllm-openai\nCMD ["--model", "m", \\\n  # how many\n  "--seed", "$SEED"]\n'
     found = one(text, "Dockerfile")
