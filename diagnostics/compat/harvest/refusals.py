@@ -94,9 +94,10 @@ class _Reader:
                         yield from self.body(otherwise, [*path, negated], local, depth)
                     for name in _assigned([*then, *otherwise]):
                         local[name] = None
-                    if isinstance(then[-1], ast.Return):
-                        if negated is None:
-                            return
+                    ends = isinstance(then[-1], ast.Return)
+                    if _returns(otherwise if ends else [*then, *otherwise]) or (ends and negated is None):
+                        return
+                    if ends and negated is not None:
                         path.append(negated)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     local[name] = None if name in local else value
@@ -106,7 +107,7 @@ class _Reader:
                     method = self._evaluator.attribute(self._cls, name)
                     if isinstance(method, FunctionValue) and depth < MAX_DEPTH:
                         yield from self.body(method.node.body, path, {}, depth + 1)
-                case ast.Return():
+                case _ if _returns([node]):
                     return
                 case _:
                     local |= dict.fromkeys(_assigned([node]))
@@ -211,6 +212,17 @@ def _literal(value: Any) -> Node | None:
         items = [_literal(item) for item in value]
         return ["list", *sorted(items, key=str)] if None not in items else None
     return None
+
+
+def _returns(body: list[ast.stmt]) -> bool:
+    """Whether statements may end their method, so that those behind are reached under a condition of their own."""
+    methods = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(
+        isinstance(node, ast.Return)
+        for statement in body
+        if not isinstance(statement, methods)
+        for node in ast.walk(statement)
+    )
 
 
 def _assigned(body: list[ast.stmt]) -> set[str]:
