@@ -29,17 +29,22 @@ SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction m
 
 
 def prepared_for(subject: Subject, evidence: Evidence, targets: Targets) -> Prepared | None:
-    """The configuration on its device, where model and device are known."""
-    if subject.hardware is None or subject.shape is None:
-        return None
+    """The configuration on its device; None where model or device is not known.
+
+    Raises ConfigError for a value that no knob takes, whatever is known.
+    """
     values = {name: value for name, value in subject.given.items() if name != "num_speculative_tokens"}
     drafts = values.get("speculative_config")
     rate = evidence.value("acceptance_rate")
-    if isinstance(drafts, Mapping) and rate and "acceptance" not in drafts:
+    if isinstance(drafts, Mapping) and rate is not None and "acceptance" not in drafts:
         drafted = int(drafts.get("num_speculative_tokens") or 3)
         values["speculative_config"] = {**drafts, "acceptance": acceptance_of_each(rate, drafted)}
+    if subject.shape is not None:
+        values["model"] = subject.shape.name
     with placed(subject):
-        loaded = load_config({"model": subject.shape.name, **values}, purpose="inspect")
+        loaded = load_config({"model": "unknown", **values}, purpose="inspect")
+        if subject.hardware is None or subject.shape is None:
+            return None
         found = prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
     holds = measured_kv_tokens(evidence)
     return found.holding(int(holds)) if holds else found
@@ -127,6 +132,7 @@ def _with_host(rig: SimulatedRig, changes: dict[str, float], note: str) -> Simul
         engine=prepared.engine,
         targets=prepared.targets,
         unseen_bytes=prepared.unseen_bytes,
+        flashinfer=prepared.flashinfer,
     )
     return SimulatedRig(slow, rig.workload, assumptions=(*rig.assumptions, note))
 

@@ -50,7 +50,7 @@ def concluded(
         about={**report.about, "load": load_text(rig.workload)},
         slo=kept(seen, ends) if trials.targets_given else {},
         as_it_is=as_it_is(seen, ends, trials.objective),
-        steps=_confidence(trials),
+        steps="thin" if _assumed_steps(trials) else trials.rig.confidence,
         error_percent=ends.percent if ends is not None else 0.0,
         servers=servers.to_dict() if servers is not None else {},
         limits=(*trials.limits, *seen_limits(seen)),
@@ -138,7 +138,7 @@ def _with_gap(verdict: Verdict, trials: Trials, load_given: bool) -> tuple[Verdi
 def _without_load(verdict: Verdict, gap: str) -> Verdict:
     """No verdict where nobody told the load and that which is assumed does not give what is seen."""
     why = f"nobody told the load: --rate or --concurrency, --workload or a log do. Of the one assumed, {gap}"
-    return replace(verdict, why=why, confidence="thin")
+    return replace(verdict, why=why, confidence="thin", missed=False)
 
 
 def _servers(verdict: Verdict, chosen: Proof | None, trials: Trials, tell: Tell) -> Servers | None:

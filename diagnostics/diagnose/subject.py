@@ -28,7 +28,6 @@ from ..cost.hardware import HardwareSheet, load_hardware
 from ..evidence import Evidence, asked_instead, differences, require_same_model, taken_from_server
 from ..simulate import EngineKind
 from ..simulate.devices import NAME_ONE, named_in, taken_from_name, unnamed_device
-from ..simulate.prepare import PARALLEL_SIZES
 from .dialect import from_sglang, is_sglang_command, read_sglang_command, speaks_sglang
 
 
@@ -271,8 +270,6 @@ def _known(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             kept[positive] = not value
         elif value is None:
             continue
-        elif name in PARALLEL_SIZES and not str(value).isdecimal():
-            notes.append(f"{name}: {value}: no number of devices; left out")
         elif _is_knob(name):
             kept[name] = value
         else:

@@ -77,7 +77,7 @@ def _rates(situation: Situation, replayed: Result) -> Iterator[_Gap]:
     if not situation.preempting and not situation.figure("prefix_hit_rate"):
         predicted["prompt_tokens_per_s"] = (
             "prompt tokens",
-            replayed.input_tokens / max(replayed.duration_s, 1e-9),
+            replayed.throughput_total_tokens_per_s - replayed.throughput_output_tokens_per_s,
         )
     error = 1 + float(replayed.error_band.get("tpot_percent", 0.0)) / 100
     for name, (what, expected) in predicted.items():

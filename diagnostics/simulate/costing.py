@@ -65,8 +65,9 @@ def _speculative(
     assumptions: list[str],
 ) -> SpeculativeCost:
     drafted = int(told.get("num_speculative_tokens") or 3)
-    acceptance = float(told.get("acceptance") or DEFAULT_ACCEPTANCE)
-    if "acceptance" not in told:
+    accepted = told.get("acceptance")
+    acceptance = DEFAULT_ACCEPTANCE if accepted is None else float(accepted)
+    if accepted is None:
         assumptions.append(f"speculation: {acceptance:.0%} of drafted tokens accepted")
     method, draft = str(told.get("method") or ""), None
     if told.get("model") and method not in ("eagle", "eagle3", "mtp", "medusa"):

@@ -216,12 +216,10 @@ def several(devices: int, name: str) -> str:
     return f"{devices} x {name}" if devices > 1 else name
 
 
-PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-
-
 def device_count(values: Mapping[str, Any]) -> int:
     """The devices of all parallel copies and parts together."""
-    return math.prod(int(values.get(name) or 1) for name in PARALLEL_SIZES)
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return math.prod(int(values.get(name) or 1) for name in sizes)
 
 
 _NOT_ITS_OWN = "; of vLLM: this engine was not measured there"
@@ -342,10 +340,10 @@ def _share(workload: Workload, copies: int) -> Workload:
     """One copy's part of a load that is spread evenly over several."""
     if copies <= 1:
         return workload
+    arrival = workload.shape.arrival
+    sessions = arrival.kind == "sessions"
+    fewer = workload.first(max(1, (arrival.sessions if sessions else workload.count) // copies))
     if workload.concurrency is not None:
-        return workload.at_concurrency(max(1, workload.concurrency // copies)).first(
-            max(1, workload.count // copies)
-        )
-    rate = workload.summary().rate
-    fewer = workload.first(max(1, workload.count // copies))
+        return fewer.at_concurrency(max(1, workload.concurrency // copies))
+    rate = arrival.rate if sessions else workload.summary().rate
     return fewer.at_rate(rate / copies) if rate else fewer

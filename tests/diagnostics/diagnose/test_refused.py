@@ -51,6 +51,13 @@ def test_a_word_that_is_no_value_is_told_as_it_was_typed() -> None:
         _examined("--tensor-parallel-size abc")
 
 
+@pytest.mark.parametrize("option", ["max-num-seqs", "gpu-memory-utilization", "data-parallel-size"])
+def test_a_wrong_value_is_told_where_nobody_knows_the_model(option: str) -> None:
+    seen = observed_mapping({"running": 8, "waiting": 3, "tpot_ms": 30}, "observed")
+    with pytest.raises(ConfigError, match=rf"--{option}: .*\(given: 'many'\)"):
+        diagnose(read_subject(f"vllm serve foo/bar --{option} many", seen), seen)
+
+
 def test_what_only_a_running_shell_knows_is_left_out_and_said() -> None:
     subject = read_subject(f"vllm serve {MODEL} -tp $TP --max-num-seqs 8", Evidence())
     assert "tensor_parallel_size" not in subject.given

@@ -53,14 +53,24 @@ def test_a_rate_beyond_the_error_of_the_replay_is_named(
     assert said in f"{report.verdict.why} {report.assumptions}"
 
 
-@pytest.mark.parametrize("seen", [{"output_tok_s": 380}, {"prompt_tok_s": 1900}, {"output_tok_s_max": 2000}])
-def test_a_rate_within_it_is_not(examine: Diagnose, seen: dict[str, Any]) -> None:
-    report = examine(CONFIG, {**LOAD, **seen}, version="0.18.0", gpu="H100")
+@pytest.mark.parametrize(
+    ("seen", "copies"),
+    [
+        ({"output_tok_s": 380}, 1),
+        ({"prompt_tok_s": 1900}, 1),
+        ({"prompt_tok_s": 1900}, 2),
+        ({"output_tok_s_max": 2000}, 1),
+    ],
+)
+def test_a_rate_within_it_is_not(examine: Diagnose, seen: dict[str, Any], copies: int) -> None:
+    config = {**CONFIG, "data_parallel_size": copies}
+    report = examine(config, {**LOAD, **seen}, version="0.18.0", gpu="H100")
     assert "not explained" not in f"{report.verdict.why} {report.verdict.at_the_ends} {report.assumptions}"
 
 
-def test_what_an_assumed_load_does_not_give_is_no_verdict(examine: Diagnose) -> None:
-    report = examine(CONFIG, {"ttft_p99_s": 20}, version="0.18.0", gpu="H100")
+@pytest.mark.parametrize("slo", ["", "tpot=7ms"])
+def test_what_an_assumed_load_does_not_give_is_no_verdict(examine: Diagnose, slo: str) -> None:
+    report = examine(CONFIG, {"ttft_p99_s": 20}, version="0.18.0", gpu="H100", slo=slo)
     lines = text.render(report)
     assert lines.startswith("no verdict: nobody told the load")
     assert "the first token (p99) takes 20,000 ms" in report.verdict.why

@@ -171,6 +171,11 @@ def test_copies_share_the_load_and_add_their_rates() -> None:
     assert two.throughput_output_tokens_per_s > 1.3 * one.throughput_output_tokens_per_s
 
 
+def test_copies_share_sessions_not_requests() -> None:
+    load = load_workload("agents").first(8)
+    assert prepared(data_parallel_size=2).replay(load).result.requests == load.first(4).count
+
+
 def test_a_front_end_that_runs_out_of_processor_delays_first_tokens() -> None:
     slow = Frontend(token_s=0.01)
     assert slow.stream(0.0, 100) == pytest.approx(1.0)
@@ -183,6 +188,9 @@ def test_speculation_changes_the_cost_and_says_what_it_assumes() -> None:
     found = prepared(speculative_config=spec)
     assert isinstance(found.cost, SpeculativeCost)
     assert any("accepted" in text for text in found.assumptions)
+    never = prepared(speculative_config={**spec, "acceptance": 0.0})
+    assert isinstance(never.cost, SpeculativeCost)
+    assert never.cost.acceptance == 0
     plain, fast = prepared().replay(closed(1, 3, 200, 64)), found.replay(closed(1, 3, 200, 64))
     assert fast.result.tpot_ms.mean < plain.result.tpot_ms.mean  # type: ignore[union-attr]
 
