@@ -156,8 +156,17 @@ class Cuda:
         try:
             run()
             torch.cuda.set_sync_debug_mode("default")
-            self.capture(run, self.new_pool())
+            with torch.cuda.stream(
+                torch.cuda.current_stream(self._device)
+            ):  # to which a failed capture returns
+                self.capture(run, self.new_pool())
         except RuntimeError as error:
+            if out_of_memory_reason(error) is not None:
+                raise
+            while isinstance(
+                error.__context__, RuntimeError
+            ):  # the end of a capture complains of one before it
+                error = error.__context__
             place = traceback.extract_tb(error.__traceback__)[-1]
             return f"{str(error).partition(chr(10))[0]} ({Path(place.filename).name}:{place.lineno})"
         finally:

@@ -71,12 +71,23 @@ def _capture(graphs: DecodeGraphs, accelerator: Accelerator) -> int:
 def _sizes_to_capture(
     loaded: Loaded, rows: RowState, sampler: DeviceSampler, accelerator: Accelerator
 ) -> tuple[int, ...]:
-    """The project's own definitions wait for nothing, and a graph can hold them; what transformers defines is tried."""
+    """The project's own definitions wait for nothing, and a graph can hold them; what transformers defines is tried.
+
+    Raises CapacityError.
+    """
     model, sizes = loaded.model, loaded.limits.capture_sizes
     if obstacle(model.shape) is None or not sizes:
         return sizes
-    trial = allocate_cache(model, replace(loaded.limits, num_blocks=1))
-    reason = DecodeGraphs(model, trial, rows, sampler, accelerator, (min(sizes),)).why_none()
+    tried = tuple({min(sizes), max(sizes)})  # definitions may treat a single sequence apart
+    reason = None
+    with CatchOutOfMemory() as caught:
+        trial = allocate_cache(model, replace(loaded.limits, num_blocks=1))
+        reason = DecodeGraphs(model, trial, rows, sampler, accelerator, tried).why_none()
+    if caught.reason is not None:
+        raise CapacityError(
+            f"a decode step of {max(sizes)} sequences does not fit beside the weights: {caught.reason}. "
+            "Lower max_num_seqs."
+        )
     if reason is None:
         return sizes
     log.warning("decode steps of %s run without captured graphs: %s", model.shape.architecture, reason)

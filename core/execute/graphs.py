@@ -70,10 +70,13 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def why_none(self) -> str | None:
-        """What in the smallest step no graph can hold; None where one can."""
-        step = partial(self._step, self.sizes[0])
-        step()  # compiles, and fills what is looked up but once
-        return self._accelerator.why_no_graph(step)
+        """What in the steps no graph can hold; None where one can."""
+        for size in self.sizes:
+            step = partial(self._step, size)
+            step()  # compiles, and fills what is looked up but once
+            if reason := self._accelerator.why_no_graph(step):
+                return reason
+        return None
 
     @torch.inference_mode()
     def capture(self, after_each: Callable[[], object] = lambda: None) -> None:

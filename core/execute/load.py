@@ -133,7 +133,9 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype:
 
 
 def cache_dtype_of(name: str, device: torch.device, dtype: torch.dtype) -> torch.dtype | None:
-    """dtype of K and V, None for the model's own: FP8 (e4m3, with the checkpoint's scales, else 1) where `name` says so, on a GPU.
+    """dtype of K and V, None for the model's own: FP8 (e4m3) where `name` says so, on a GPU.
+
+    Its scales are the checkpoint's in the project's own definitions, else 1.
 
     Raises ConfigError for one that no kernel reads.
     """

@@ -35,6 +35,8 @@ def obstacle(shape: ModelShape) -> str | None:
         return "a partial rotary embedding"
     if raw.get("hidden_act", "silu") != "silu":
         return f"activation {raw['hidden_act']!r}"
+    if raw.get("use_qk_norm") and "Qwen3" not in shape.architecture:
+        return "norms of queries and keys"
     if raw.get("mlp_bias"):
         return "a bias in the feed-forward layers"
     return None

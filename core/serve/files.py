@@ -58,7 +58,7 @@ def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefau
     Raises ConfigError for a value of override_generation_config that no request could ask for.
     """
     for name, value in config.override_generation_config.items():
-        if name in DEFAULT_KEYS and not is_usable(name, value):
+        if value is not None and name in DEFAULT_KEYS and not is_usable(name, value):
             why = f"override_generation_config: {name}: {value!r} is no value that a request may have"
             raise ConfigError(why, "override_generation_config")
     found: Mapping[str, Any] = {}

@@ -80,7 +80,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-        if not self._in_message:
+        if self._in_head or not self._in_message:
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _OFFER.sub(b"x-upgrade", head) + end + rest
         super().data_received(data)

@@ -74,11 +74,13 @@ class SamplingDefaults:
 
 def is_usable(name: str, value: Any) -> bool:
     """Whether a request may ask for this value of a field that is a number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
+        if not math.isfinite(value):
+            return False
         msgspec.convert({name: value}, SamplingFields, strict=False)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError):
         return False
     return True
 

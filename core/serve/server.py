@@ -101,6 +101,7 @@ class Server:
         self._defaults = sampling_defaults(self._config, self._parts.model_folder)
         _raise_file_limit()
         listener = bind(self._config)
+        bound = _identity(self._config.uds) if self._config.uds else None
         self._install_signals()
         begun_s = time.monotonic()
         try:
@@ -115,7 +116,8 @@ class Server:
                 task.cancel()
             await self._client.close(1.0 if self._now.is_set() else 10.0)
             listener.close()
-            if self._config.uds:
+            # Since we closed it another server may have put its own there.
+            if self._config.uds and _identity(self._config.uds) == bound:
                 Path(self._config.uds).unlink(missing_ok=True)
         log.info("stopped", exit_status=int(self._exit))
         return self._exit
@@ -208,7 +210,7 @@ class Server:
     def _install_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_IGN:  # nohup
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:  # nohup
                 continue
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: embedded, in tests
                 loop.add_signal_handler(number, self.stop)
@@ -319,6 +321,15 @@ def _remove_stale(path: str) -> None:
             bound = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
             if not any(entry.endswith(Path(path).name) for entry in bound):
                 Path(path).unlink()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """What tells a file from a later one of its name; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _address(config: ServeConfig, listener: socket.socket) -> str:

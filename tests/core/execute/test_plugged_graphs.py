@@ -52,3 +52,18 @@ def test_a_model_that_waits_runs_without_graphs_and_says_where(
     assert "GPT2LMHeadModel run without captured graphs: _local_scalar_dense" in caplog.text
     driver.run(requests()[:1])
     assert set(driver.figures) == {"eager_steps.model"}
+
+
+def test_a_model_that_waits_for_several_sequences_alone_is_found_out(make_tiny_model: Any) -> None:
+    model = load(make_tiny_model("gpt_oss", **GPT_OSS))
+    forward = model.forward
+
+    def waits(batch: Any, cache: Any) -> torch.Tensor:
+        if len(batch.tokens) > 1:
+            batch.tokens.sum().item()
+        return forward(batch, cache)
+
+    model.forward = waits  # type: ignore[method-assign]
+    driver = Driver(model, 3, FakeAccelerator(), sizes=(1, 2))
+    driver.run(requests()[:1])
+    assert set(driver.figures) == {"eager_steps.model"}

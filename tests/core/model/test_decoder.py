@@ -248,6 +248,7 @@ def shape_with(**raw: Any) -> ModelShape:
         ({"model_type": "exaone"}, "model type exaone"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"mlp_bias": True}, "a bias in the feed-forward layers"),
+        ({"use_qk_norm": True}, "norms of queries and keys"),
     ],
 )
 def test_what_the_own_definitions_cannot_run_is_said(raw: dict[str, Any], reason: str | None) -> None:

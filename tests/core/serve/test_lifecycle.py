@@ -233,6 +233,10 @@ def test_a_unix_socket(model_folder: Path, tmp_path: Path) -> None:
         with httpx.Client(transport=transport, base_url="http://engine") as client:
             assert client.get("/health").status_code == 200
     assert not Path(path).exists()
+    with running_server(model_folder, uds=path):
+        os.unlink(path)  # another server has put its own there
+        Path(path).touch()
+    assert Path(path).exists()
 
 
 SCRIPT = """

@@ -40,6 +40,8 @@ def test_the_model_s_own_sampling_is_the_default(folder: Path) -> None:
 def test_overrides_win_and_vllm_ignores_the_model(folder: Path) -> None:
     overridden = sampling_defaults(config(override_generation_config={"temperature": 0.1}), folder)
     assert overridden.values["temperature"] == 0.1
+    taken_back = sampling_defaults(config(override_generation_config={"temperature": None}), folder)
+    assert "temperature" not in taken_back.values
     ignored = sampling_defaults(config(generation_config="vllm"), folder)
     assert (dict(ignored.values), ignored.max_tokens) == ({}, None)
     other = sampling_defaults(config(generation_config=str(folder)), None)
@@ -65,7 +67,13 @@ def test_a_greedy_generation_config_sets_no_temperature(tmp_path: Path) -> None:
     assert dict(sampling_defaults(config(), tmp_path).values) == {"repetition_penalty": 1.1}
 
 
-OUT_OF_RANGE = {"temperature": -3, "top_p": 7, "min_p": float("inf"), "repetition_penalty": 0, "top_k": -2}
+OUT_OF_RANGE = {
+    "temperature": -3,
+    "top_p": 7,
+    "min_p": float("inf"),
+    "repetition_penalty": 0,
+    "top_k": 10**400,
+}
 
 
 def test_values_that_no_request_could_ask_for(tmp_path: Path) -> None:
