@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 CHECKED_LOAD = "mixed-small"
 CHECKED_POLICIES = "static,continuous,continuous-chunked"
+REPEATS = 5
 TASKS = (("policies", "sweep"), ("policies", "until_saturation"), ("sweep", "until_saturation"))
 EXCLUDED = (
     PACES,
     *TASKS,
-    *(("until_saturation", pace) for pace in PACES),
+    *(("until_saturation", name) for name in (*PACES, "requests")),
     *(("check_against", task) for task in ("sweep", "until_saturation")),
 )
 
@@ -55,7 +56,7 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 @click.argument("config", required=False, shell_complete=configurations)
 @gpu_option
 @load_options("chat")
-@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests.")
+@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many; of sessions, sessions.")
 @click.option(
     "--engine", "engine_name", type=click.Choice(["camshaft", "vllm"]), help="Whose it is.  [default: found]"
 )
@@ -84,9 +85,7 @@ Exit status: 0 simulated; 2 something given is wrong or cannot be read; 1 anythi
 @click.option(
     "--repeats",
     type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Runs of each policy with --check-against here; policies take turns.",
+    help=f"Runs of each policy with --check-against here; policies take turns.  [default: {REPEATS}]",
 )
 @click.option(
     "--lesson",
@@ -108,6 +107,8 @@ def simulate(config: str | None, **options: Any) -> None:
         elif options["check_against"] not in (None, "here"):
             _refuse_unused("--check-against FILE", config, options)
             _check(options["check_against"], options["form"])
+        elif options["repeats"] and options["check_against"] is None:
+            raise click.UsageError("--repeats goes with --check-against here")
         elif config is None:
             raise click.UsageError("CONFIG is needed: a configuration file or a preset")
         else:
@@ -116,7 +117,7 @@ def simulate(config: str | None, **options: Any) -> None:
 
 def _refuse_unused(whole: str, config: str | None, options: dict[str, Any]) -> None:
     """What brings its own configuration and load takes nobody else's."""
-    own = {"lesson", "form", "repeats"} | ({"check_against"} if whole != "--lesson" else set())
+    own = {"lesson", "form"} | ({"check_against"} if whole != "--lesson" else set())
     given = ["CONFIG"] if config else []
     given += flags_given(options, *(name for name in options if name not in own))
     if given:
@@ -281,11 +282,13 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
     found = until_saturation(prepared, workload, watch=_say_tried)
     error_percent = step_error_percent(prepared.hardware, prepared.shape)[0]
     if options["form"] == "json":
+        played = next((row.value for row in found.tried if row.result is found.result is not None), None)
         told = {
             "rate_per_s": found.rate_per_s,
             "capacity_per_s": found.capacity_per_s,
             "step_error_percent": error_percent,
             "result": found.result.to_dict() if found.result else None,
+            "result_at_rate_per_s": played,
             "tried": [row.value for row in found.tried],
             "good_share": [row.result.good_share if row.result else None for row in found.tried],
             "rule": prepared.targets.rule() if prepared.targets.any else None,
@@ -345,7 +348,7 @@ def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[st
         workload,
         [name.strip() for name in names],
         run,
-        options["repeats"],
+        options["repeats"] or REPEATS,
         lambda text: click.echo(text, err=True),
     )
     if options["form"] == "json":

@@ -274,7 +274,7 @@ def _summarise(evidence: Evidence, source: str) -> None:
 
 
 def _grows(evidence: Evidence, where: str) -> None:
-    """What is in the server and grows, over three lines and more in which somebody waits."""
+    """What is in the server and grows, over three lines and more, where somebody waits at the last."""
     counted = [s for s in evidence.samples if "waiting" in s.values and "running" in s.values]
     held = [sample.values["running"] + sample.values["waiting"] for sample in counted]
     if len(counted) < 3 or not counted[-1].values["waiting"]:

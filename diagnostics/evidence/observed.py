@@ -64,7 +64,7 @@ def _read_file(path: Path) -> Evidence:
     except OSError as error:
         raise EvidenceError(f"{path}: {error.strerror}; --observed takes key=value or a file") from error
     except yaml.YAMLError as error:
-        raise EvidenceError(f"{path}: neither YAML nor JSON: {error}") from error
+        raise EvidenceError(f"{path}: neither YAML nor JSON: {' '.join(str(error).split())}") from error
     if not isinstance(told, Mapping):
         raise EvidenceError(f"{path}: a mapping of figures is needed, not a {type(told).__name__}")
     return observed_mapping(told, path.name)

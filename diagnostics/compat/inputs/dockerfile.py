@@ -48,19 +48,23 @@ def read_dockerfile(source: Source, label: str) -> list[Configuration]:
     image, env = stage.image, stage.env
     words = stage.parts.get("ENTRYPOINT", []) + stage.parts.get("CMD", [])
     entry = find_entry(words)
+    doubled = words[0] if words and starts_itself(image) and "ENTRYPOINT" not in stage.parts else None
     if entry is not None:
         begin, engine, point = entry
-        doubled = words[0] if starts_itself(image) and "ENTRYPOINT" not in stage.parts else None
-        return [
-            Configuration(label, source, engine, point, words[begin:], env=env, image=image, doubled=doubled)
-        ]
+        found = Configuration(label, source, engine, point, words[begin:], env=env, image=image)
+        found.doubled = doubled
+        if point == "api_server":
+            found.module = words[begin - 1]
+        return [found]
     nested = next((word for word in words if holds_server(word.text)), None)  # ["sh", "-c", "vllm serve ..."]
     if nested is not None:
         inner = CommandReader(source, label, list(env.values()))
-        found = inner.read(word_characters(nested))
-        for configuration in found:
+        started = inner.read(word_characters(nested))
+        for configuration in started:
             configuration.image = image
-        return found
+        if started:
+            started[0].doubled = doubled
+        return started
     if image and is_image(image) and words:
         return [Configuration(label, source, words=words, env=env, image=image)]
     return []

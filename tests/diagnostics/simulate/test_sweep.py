@@ -165,6 +165,9 @@ def test_the_command_explains_itself_in_text(tmp_path) -> None:
         (["h100-8b", "--policies", "fair", "--sweep", "max_num_seqs=1"], 2, "--policies and --sweep exclude"),
         (["h100-8b", "--until-saturation", "--concurrency", "4"], 2, "exclude each other"),
         (["h100-8b", "--until-saturation", "--rate", "4"], 2, "exclude each other"),
+        (["h100-8b", "--until-saturation", "--requests", "4"], 2, "exclude each other"),
+        (["h100-8b", "--repeats", "4"], 2, "--repeats goes with --check-against here"),
+        (["--lesson", "gap", "--repeats", "4"], 2, "leave out --repeats"),
         (["h100-8b", "--check-against", "here", "--sweep", "max_num_seqs=1"], 2, "exclude each other"),
     ],
 )
@@ -207,6 +210,14 @@ def test_the_title_of_a_search_names_no_arrivals_that_are_not_played(tmp_path: P
     assert "load: load: about 64 tokens in and 8 out, at each rate tried" in told.output
     assert "clients" not in told.output
     assert "steps may be 8 % slower or faster" in " ".join(told.output.split())
+
+
+def test_a_search_without_targets_says_which_rate_its_result_is_of(tmp_path: Path) -> None:
+    load = ["--workload", _small(tmp_path)]
+    told = json.loads(
+        run("llama-3.1-8b", "--gpu", "H100", *load, "--until-saturation", "--format", "json").stdout
+    )
+    assert told["result_at_rate_per_s"] == pytest.approx(0.9 * told["rate_per_s"])
 
 
 def test_command_lines_manifests_and_models_are_taken_as_diagnose_takes_them(tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ def test_dockerfile() -> None:
     assert words(found) == ["m", "--swap-space", "4"]
     assert found.words[1].place.line == 5
     assert found.env["VLLM_USE_V1"].value == "0"
+    module = one('FROM x\nCMD ["python3", "-m", "vllm.entrypoints.openai.api_server"]\n', "Dockerfile").module
+    assert module is not None
+    assert module.text == "vllm.entrypoints.openai.api_server"
 
 
 def test_the_last_stage_of_a_dockerfile_is_what_starts() -> None:
@@ -182,8 +185,8 @@ def test_the_last_stage_of_a_dockerfile_is_what_starts() -> None:
     assert words(found) == ["--model", "m"]
 
 
-def test_a_dockerfile_that_gives_the_official_image_a_server_starts_it_twice() -> None:
-    command = 'CMD ["vllm", "serve", "m"]\n'
+@pytest.mark.parametrize("command", ['CMD ["vllm", "serve", "m"]\n', 'CMD ["sh", "-c", "vllm serve m"]\n'])
+def test_a_dockerfile_that_gives_the_official_image_a_server_starts_it_twice(command: str) -> None:
     assert one(f"FROM vllm/vllm-openai\n{command}", "Dockerfile").doubled is not None
     assert one(f"FROM vllm/vllm-openai\nENTRYPOINT []\n{command}", "Dockerfile").doubled is None
 
