@@ -351,10 +351,11 @@ def rules(version: str | None, engine: str, form: str) -> None:
                 "severity": "error",
                 "change": "conflict",
                 "title": conditions.text(refusal.when).replace("kept.", ""),
-                "flags": sorted({conditions.option(name) for name in conditions.names(refusal.when)}),
+                "flags": sorted({conditions.option(name) for name in names if not name.startswith("model.")}),
                 "evidence": f"{found} {refusal.evidence}",
             }
             for refusal in table.refusals.values()
+            for names in [conditions.names(refusal.when)]
         ]
     if form == "json":
         click.echo(json.dumps({"engine": engine, "version": str(found), "rules": rows}, indent=1))

@@ -45,8 +45,10 @@ def wanted_at(rate_per_s: float, for_s: float = ARRIVALS_S) -> int:
 
 
 def warm_up_s(load: Workload) -> float:
-    """The first of the arrivals, where requests arrive at random at a rate; 0 for clients and traces."""
+    """The first of the arrivals, where requests or sessions arrive at random at a rate; 0 for clients and traces."""
     arrival = load.shape.arrival
+    if arrival.kind == "sessions":
+        return WARM_UP * arrival.sessions / arrival.rate if arrival.rate else 0.0
     return WARM_UP * arrival.requests / arrival.rate if arrival.kind == "poisson" else 0.0
 
 

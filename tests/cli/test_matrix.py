@@ -125,6 +125,8 @@ def test_rules_lists_what_a_release_refuses_or_overrides() -> None:
     told = run("rules", "0.18.0")
     refusals = [rule for rule in found["rules"] if rule["code"] == "FL-22"]
     assert any(rule["flags"] == ["--structured-outputs-config"] for rule in refusals)
+    assert any("model.is_multimodal" in rule["title"] for rule in refusals)
+    assert not any("--model" in rule["flags"] for rule in refusals)  # which is a fact of the model there
     assert all(told.count(rule["code"]) == 1 for rule in found["rules"] if rule not in refusals)
 
 

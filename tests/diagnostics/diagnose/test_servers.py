@@ -18,7 +18,7 @@ from camshaft.diagnostics.diagnose.situation import Situation
 from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.results import parse_targets
 from camshaft.diagnostics.simulate import Prepared, prepare
-from camshaft.diagnostics.simulate.steady import Steady, capacity_per_s
+from camshaft.diagnostics.simulate.steady import WARM_UP, Steady, capacity_per_s, warm_up_s
 from camshaft.diagnostics.simulate.sweep import until_saturation
 
 
@@ -147,7 +147,9 @@ def test_of_conversations_sessions_are_counted() -> None:
     arrival = {"kind": "sessions", "sessions": 8, "turns": 4, "rate": 1}
     config = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_seqs": 8}
     play = prepare(load_config(config, purpose="inspect"), load_hardware("H100")).settled
-    sessions = capacity_per_s(play, load_workload({**shape, "arrival": arrival}))
+    load = load_workload({**shape, "arrival": arrival})
+    assert warm_up_s(load) == WARM_UP * 8
+    sessions = capacity_per_s(play, load)
     single = capacity_per_s(
         play, load_workload({**shape, "arrival": {"kind": "poisson", "rate": 1, "requests": 8}})
     )
