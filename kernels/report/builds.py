@@ -23,7 +23,7 @@ FP8_ARCHES = tuple(arch for arch in ARCHES if arch >= 89)  # Triton has no e4m3 
 
 _CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
 _SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
-_SINKS: dict[bool, dict[str, str]] = {False: {}, True: {"sinks": "*bf16"}}
+_SINKS: dict[bool, dict[str, str]] = {False: {"sinks": "constexpr"}, True: {"sinks": "*bf16"}}
 _STRIDES = dict.fromkeys(("q_stride", "out_stride", "table_stride"), "i32")
 
 

@@ -27,8 +27,8 @@ class Build:
 
     name: str
     kernel: Any
-    types: dict[str, str]  # "*bf16", "i32", "fp32"
-    constants: dict[str, Any]  # an argument without a type is None here unless given
+    types: dict[str, str]  # "*bf16", "i32", "fp32"; "constexpr" where an argument is None
+    constants: dict[str, Any]
     aligned: tuple[str, ...] = ()  # arguments that are multiples of 16, as the launcher would find them
     num_warps: int = 4
     num_stages: int = 3
@@ -66,8 +66,8 @@ def compile_build(build: Build, arch: int) -> Figures:
     names = build.kernel.arg_names
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in build.aligned}
     signature = {name: build.types.get(name, "constexpr") for name in names}
-    constants = {name: build.constants.get(name) for name in names if name not in build.types}
-    source = ASTSource(build.kernel, signature, constants, attributes)
+    absent = {name: None for name, kind in build.types.items() if kind == "constexpr"}
+    source = ASTSource(build.kernel, signature, build.constants | absent, attributes)
     options = {"num_warps": build.num_warps, "num_stages": build.num_stages, "maxnreg": build.most_registers}
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
