@@ -66,8 +66,5 @@ def test_what_is_asked_for_on_the_command_line_stands_and_is_said() -> None:
     )
 
 
-def test_an_odd_name_or_size_costs_no_traceback() -> None:
+def test_a_served_name_that_is_a_number_is_a_name() -> None:
     require_same_model("m", 7, _page("7"))
-    subject = read_subject("vllm serve m --data-parallel-size auto", Evidence())
-    assert "data_parallel_size" not in subject.given
-    assert "data_parallel_size: auto: no number of devices; left out" in subject.notes
