@@ -98,7 +98,7 @@ def workload_of(
     *,
     lasting: bool = False,
 ) -> Workload:
-    """A workload file or preset, played as the options say. Raises click.UsageError, ConfigError or EvidenceError.
+    """A workload file or preset, played as the options say. Raises ConfigError or EvidenceError.
 
     `lasting`: a rate is played long enough to tell whether it holds, unless `requests` says how many are.
     """

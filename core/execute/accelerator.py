@@ -156,16 +156,14 @@ class Cuda:
         try:
             run()
             torch.cuda.set_sync_debug_mode("default")
-            with torch.cuda.stream(
-                torch.cuda.current_stream(self._device)
-            ):  # to which a failed capture returns
+            # To the current stream a failed capture returns.
+            with torch.cuda.stream(torch.cuda.current_stream(self._device)):
                 self.capture(run, self.new_pool())
         except RuntimeError as error:
             if out_of_memory_reason(error) is not None:
                 raise
-            while isinstance(
-                error.__context__, RuntimeError
-            ):  # the end of a capture complains of one before it
+            # The end of a capture complains of an error before it.
+            while isinstance(error.__context__, RuntimeError):
                 error = error.__context__
             place = traceback.extract_tb(error.__traceback__)[-1]
             return f"{str(error).partition(chr(10))[0]} ({Path(place.filename).name}:{place.lineno})"

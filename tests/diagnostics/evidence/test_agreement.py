@@ -41,7 +41,7 @@ def test_another_models_evidence_is_refused_with_both_names(model: str, evidence
     ],
 )
 def test_an_alias_or_a_folder_of_the_model_is_no_other_model(command: str, evidence: Evidence) -> None:
-    read_subject(command, evidence)
+    assert read_subject(command, evidence).differs == ()
 
 
 def test_the_servers_options_are_taken_and_said() -> None:
@@ -67,4 +67,6 @@ def test_what_is_asked_for_on_the_command_line_stands_and_is_said() -> None:
 
 
 def test_a_served_name_that_is_a_number_is_a_name() -> None:
-    require_same_model("m", 7, _page("7"))
+    require_same_model("Qwen/Qwen3-8B", 7, _page("7"))
+    with pytest.raises(EvidenceError, match="qwen3-32b"):
+        require_same_model("Qwen/Qwen3-8B", 7, _page("qwen3-32b"))
