@@ -105,12 +105,6 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"; did you mean {near[0]}?" if near else otherwise
 
 
-def unit_missing(argument: str, units: tuple[str, str]) -> str:
-    """The complaint about a bare number that may be in either unit."""
-    one, other = (f"{argument}{unit}" for unit in units)
-    return f"{argument!r}: its unit is missing; write {one} or {other}"
-
-
 def complaint(problem: Mapping[str, Any]) -> str:
     """What pydantic says of a value, as the rest of a sentence."""
     text = str(problem["msg"]).removeprefix("Value error, ")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError
-from ..core.places import unit_missing
 
 GOOD_SHARE = 0.95  # of the requests must keep every target where a load is said to keep them
 NAIVE_REQUESTS = 8  # of a load, for a policy that runs one at a time: its rate is known after a few
@@ -138,6 +137,12 @@ class Targets:
 
 
 _TARGET = re.compile(r"\s*(ttft|tpot|itl|e2e)(?:_(ms|s))?\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)?\s*")
+
+
+def unit_missing(argument: str, units: tuple[str, str]) -> str:
+    """The complaint about a bare number that may be in either unit."""
+    one, other = (f"{argument}{unit}" for unit in units)
+    return f"{argument!r}: its unit is missing; write {one} or {other}"
 
 
 def parse_targets(text: str | None) -> Targets:

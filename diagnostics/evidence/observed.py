@@ -17,7 +17,8 @@ import yaml
 
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
-from ...core.places import Loader, nearest, unit_missing
+from ...core.places import Loader, nearest
+from ..results import unit_missing
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
 from .vocabulary import figure, lacks_unit, understand, vocabulary
