@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -23,6 +24,8 @@ HEAD_TIMEOUT_S = 30.0  # from the first byte (or the connection) to the end of t
 LINGER_S = 10.0  # for the rest of a body that was answered before it was complete
 # For a client to take what is sent before more of it is held than a write buffer; nginx's own default, too.
 READ_TIMEOUT_S = 60.0
+AT_ONCE_S = 0.05  # between the end of a request and an end of file that belongs to it
+LOOK_AGAIN_S = 0.25  # for a reset, where a client has sent its end of file
 # Longer than load balancers and clients keep an idle connection: whoever closes first must not be us, or a
 # request that is on its way meets a closed door.
 KEEP_ALIVE_S = 75
@@ -48,6 +51,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_message = False  # headers or body are not complete
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _half_closed = False
+    _look: asyncio.TimerHandle | None = None
+    _complete_s = 0.0  # when the latest request was
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,8 +62,36 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         self._taken()
+        if self._look is not None:
+            self._look.cancel()
         self._abandon()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: for who closed only its own half, as `nc` does, and waits for an answer.
+
+        Who closed both looks the same, until a reset is its answer to what it is sent: an interim response, while
+        there may be one. After that, and in HTTP/1.0, an end counts as leaving unless it comes with the request.
+        """
+        if self._half_closed:
+            return True  # seen again where reading was paused meanwhile
+        tls = self.transport.get_extra_info("sslcontext")  # knows no half of a close
+        if self._waits_for_head() or self._in_message or tls or self._answering is None:
+            return False
+        asks = self.cycle.scope["http_version"] == "1.1" and not self._answering.response_started
+        self._half_closed = asks or self.loop.time() <= self._complete_s + AT_ONCE_S
+        self.cycle.keep_alive = False
+        if asks:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._look_for_reset()
+        return self._half_closed
+
+    def _look_for_reset(self) -> None:
+        """Nothing tells of one while nothing is read or written."""
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._cut_off()
+        else:
+            self._look = self.loop.call_later(LOOK_AGAIN_S, self._look_for_reset)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -106,7 +140,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()  # or nobody would notice that the client has gone
 
     def on_message_complete(self) -> None:
-        self._in_message = False
+        self._in_message, self._complete_s = False, self.loop.time()
         super().on_message_complete()
         if self._waits_for_head():
             self._disarm()

@@ -32,9 +32,9 @@ def connection(server: Running) -> Iterator[socket.socket]:
         yield line
 
 
-def post(body: dict[str, Any]) -> bytes:
+def post(body: dict[str, Any], version: str = "1.1") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {COMPLETIONS} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     return head.encode() + data
 
 
@@ -164,6 +164,41 @@ def test_a_client_that_does_not_read_is_cut_off(server: Running, monkeypatch: py
         said = trickle(line, b"")
     assert said.startswith(b"HTTP/1.1 200")
     assert b"[DONE]" not in said
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("fields", [{"max_tokens": 60}, {"stream": True}])
+def test_who_closes_only_its_own_half_is_answered(
+    server: Running, fields: dict[str, Any], version: str
+) -> None:
+    """As `nc` and what else ends its request with an end of file do; the connection is closed with the answer."""
+    with connection(server) as line:
+        line.sendall(post({"prompt": "ok", "temperature": 0, **fields}, version))
+        line.shutdown(socket.SHUT_WR)
+        said = all_of(line)
+    assert said.count(b" 200 OK\r\n") == 1
+    assert b'"finish_reason":"stop"' in said
+
+
+def test_requests_behind_which_the_client_closed_its_half_are_answered(server: Running) -> None:
+    with connection(server) as line:
+        line.sendall(post({"prompt": "ok", "temperature": 0}) * 3)
+        line.shutdown(socket.SHUT_WR)
+        assert all_of(line).count(b" 200 OK\r\n") == 3
+
+
+@pytest.mark.parametrize(("version", "begins"), [("1.1", b"HTTP/1.1 100"), ("1.0", b"")])
+def test_who_leaves_later_is_noticed(server: Running, version: str, begins: bytes) -> None:
+    """After its own half, or, where a reset could not be asked for, with both at some time."""
+    before = generated(server)
+    with connection(server) as line:
+        line.sendall(post(ENDLESS, version))
+        eventually(lambda: generated(server) > before + 50)
+        line.shutdown(socket.SHUT_WR)
+        if begins:
+            assert line.recv(12) == begins
+    eventually(lambda: server.get("/load").json() == {"server_load": 0})
+    assert generated(server) - before < 250
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}])
