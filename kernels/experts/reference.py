@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from ..gated_linear import make_gated_linear
@@ -9,12 +11,10 @@ from ..linear import make_linear
 
 
 class LoopedExperts:
-    """Holds each expert as two linear layers; an expert that no row chose is not read."""
+    """An expert that no row chose is not read."""
 
-    def __init__(self, gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]) -> None:
-        self._gated = [make_gated_linear(gate, up) for gate, up in zip(gates, ups, strict=True)]
-        self._down = [make_linear(down) for down in downs]
-        self.weight_bytes = sum(layer.weight_bytes for layer in (*self._gated, *self._down))
+    def __init__(self, experts: Sequence[Callable[[torch.Tensor], torch.Tensor]], weight_bytes: int) -> None:
+        self._experts, self.weight_bytes = experts, weight_bytes
 
     def __call__(
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
@@ -22,14 +22,13 @@ class LoopedExperts:
         rows, top_k = ids.shape
         flat = ids.reshape(-1)
         order = torch.argsort(flat, stable=True)
-        counts = torch.bincount(flat, minlength=len(self._down)).tolist()
+        counts = torch.bincount(flat, minlength=len(self._experts)).tolist()
         results = torch.empty((rows * top_k, x.shape[1]), dtype=x.dtype, device=x.device)
         done = 0
         for expert, count in enumerate(counts):
             if count:
                 chosen = order[done : done + count]
-                inner = self._gated[expert](x.index_select(0, chosen // top_k))
-                results[chosen] = self._down[expert](inner)
+                results[chosen] = self._experts[expert](x.index_select(0, chosen // top_k))
                 done += count
         parts = results.view(rows, top_k, x.shape[1])
         for j in range(top_k):  # in a fixed order, so that a row's bits do not depend on its company
@@ -37,7 +36,19 @@ class LoopedExperts:
         return out
 
 
+class GatedExpert:
+    """down(silu(gate x) * up x)."""
+
+    def __init__(self, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> None:
+        self._gated, self._down = make_gated_linear(gate, up), make_linear(down)
+        self.weight_bytes = self._gated.weight_bytes + self._down.weight_bytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._down(self._gated(x))
+
+
 def make_experts(
     gates: list[torch.Tensor], ups: list[torch.Tensor], downs: list[torch.Tensor]
 ) -> LoopedExperts:
-    return LoopedExperts(gates, ups, downs)
+    experts = [GatedExpert(*parts) for parts in zip(gates, ups, downs, strict=True)]
+    return LoopedExperts(experts, sum(expert.weight_bytes for expert in experts))
