@@ -214,11 +214,13 @@ def scheduler_params(config: ServeConfig, capacity: Capacity) -> SchedulerParams
         block_size=capacity.block_size,
         max_model_len=capacity.max_model_len,
         max_num_seqs=capacity.max_num_seqs,
-        max_num_batched_tokens=required(config, "max_num_batched_tokens"),
+        max_num_batched_tokens=required(config.max_num_batched_tokens, "max_num_batched_tokens"),
         eos_token_ids=capacity.eos_token_ids,
-        enable_prefix_caching=required(config, "enable_prefix_caching"),
+        enable_prefix_caching=required(config.enable_prefix_caching, "enable_prefix_caching"),
         enable_chunked_prefill=config.enable_chunked_prefill,
-        long_prefill_token_threshold=required(config, "long_prefill_token_threshold"),
-        max_wait_s=required(config, "max_wait_s"),
-        reserve_full_prompt=required(config, "scheduler_reserve_full_isl"),
+        long_prefill_token_threshold=required(
+            config.long_prefill_token_threshold, "long_prefill_token_threshold"
+        ),
+        max_wait_s=required(config.max_wait_s, "max_wait_s"),
+        reserve_full_prompt=required(config.scheduler_reserve_full_isl, "scheduler_reserve_full_isl"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from ..errors import ConfigError
 from ..graph_sizes import capture_sizes
@@ -21,6 +21,7 @@ from .hardware import Hardware
 from .resolve import Resolved
 from .schema import ServeConfig
 
+T = TypeVar("T")
 Kind = Literal["cpu", "cuda"]
 
 
@@ -32,7 +33,7 @@ def rule_of(kind: Kind) -> MemoryRule:
 def graph_sizes(config: ServeConfig, kind: Kind) -> tuple[int, ...]:
     """Decode batches that are captured as graphs under a resolved configuration. Raises ConfigError."""
     return capture_sizes(
-        required(config, "max_num_seqs"),
+        required(config.max_num_seqs, "max_num_seqs"),
         eager=config.enforce_eager or kind == "cpu",
         sizes=config.cudagraph_capture_sizes,
         limit=config.max_cudagraph_capture_size,
@@ -44,12 +45,12 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
 
     With max_model_len -1 only one token must fit, and the model's positions are the most that is wanted.
     """
-    rows, block = required(config, "max_num_seqs"), required(config, "block_size")
-    length = required(config, "max_model_len")
+    rows, block = required(config.max_num_seqs, "max_num_seqs"), required(config.block_size, "block_size")
+    length = required(config.max_model_len, "max_model_len")
     longest = length if length > 0 else min(shape.max_position_embeddings, shape.longest_context)
     on_cpu = kind == "cpu"
     return MemorySettings(
-        max_num_batched_tokens=required(config, "max_num_batched_tokens"),
+        max_num_batched_tokens=required(config.max_num_batched_tokens, "max_num_batched_tokens"),
         max_num_seqs=rows,
         max_model_len=longest,
         fit_length=length == -1,
@@ -67,9 +68,8 @@ def memory_settings(config: ServeConfig, shape: ModelShape, kind: Kind) -> Memor
     )
 
 
-def required(config: ServeConfig, name: str) -> Any:
-    """The value that resolving gave a knob. Raises ConfigError where it is open."""
-    value = getattr(config, name)
+def required(value: T | None, name: str) -> T:
+    """The value of a knob that resolving fills. Raises ConfigError where it is open."""
     if value is None:
         raise ConfigError(f"{name} is not known, and the engine depends on it: give it a value")
     return value

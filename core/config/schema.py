@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from .values import human_int, human_int_or_auto, json_mapping, names, not_bool
+from .values import human_bytes, human_int, human_int_or_auto, json_mapping, names, not_bool
 
 Int = Annotated[int, BeforeValidator(not_bool)]
 Real = Annotated[float, BeforeValidator(not_bool)]
@@ -19,6 +19,18 @@ HumanInt = Annotated[
     BeforeValidator(human_int),
     WithJsonSchema(
         {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\d+(\.\d+)?[kKmMgGtT]?$"}]}
+    ),
+]
+Bytes = Annotated[
+    int,
+    BeforeValidator(human_bytes),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer"},
+                {"type": "string", "pattern": r"^\d+(\.\d+)?([kKmMgGtT]?| *[kKMGT]i?B)$"},
+            ]
+        }
     ),
 ]
 ModelLength = Annotated[
@@ -91,8 +103,8 @@ class ServeConfig(BaseModel):
     gpu_memory_utilization: Real = _knob(
         "cache", "Share of a GPU's memory the engine may use for everything.", 0.9, gt=0, le=1
     )
-    kv_cache_memory_bytes: HumanInt | None = _knob(
-        "cache", "Memory of the KV cache; given, gpu_memory_utilization does not count.", None, gt=0
+    kv_cache_memory_bytes: Bytes | None = _knob(
+        "cache", "Memory of the KV cache (2GiB); given, gpu_memory_utilization does not count.", None, gt=0
     )
     num_gpu_blocks_override: Int | None = _knob("cache", "Number of KV blocks, whatever fits.", None, gt=0)
     block_size: Int | None = _knob("cache", "Tokens in a KV block.", None, ge=1, le=4096)
@@ -156,7 +168,7 @@ class ServeConfig(BaseModel):
     max_queued_requests: Int = _knob(
         "server", "Requests taken in beyond max_num_seqs; beyond them: 503.", 1024, ge=1
     )
-    max_body_bytes: Int = _knob("server", "Largest request body; beyond it: 413.", 32 << 20, ge=1024)
+    max_body_bytes: Bytes = _knob("server", "Largest request body; beyond it: 413.", 32 << 20, ge=1024)
     request_timeout_s: Real | None = _knob(
         "server", "A request that takes longer is aborted; 0 is off.", 600, ge=0
     )

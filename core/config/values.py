@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) *([kKMGT])(i?)B")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -34,6 +35,20 @@ def human_int(value: Any) -> Any:
             f"{value}: {suffix} is a power of 1,024 and takes whole numbers; did you mean {number}{suffix.lower()}?"
         )
     return int(number) * _BINARY[suffix]
+
+
+def human_bytes(value: Any) -> Any:
+    """A size: as `human_int`, or with its unit: 1GiB is 1,024 MiB, 1GB is 1,000 MB."""
+    if not isinstance(value, str):
+        return human_int(value)
+    match = _BYTES.fullmatch(value.strip())
+    if match is not None:
+        number, prefix, binary = match.groups()
+        return round(float(number) * (_BINARY[prefix.upper()] if binary else _DECIMAL[prefix.lower()]))
+    size = human_int(value)
+    if isinstance(size, str) and not size.strip().lstrip("+-").isdecimal():
+        raise ValueError("a size is needed, such as 2GiB, 500MB or a number of bytes")
+    return size
 
 
 def human_int_or_auto(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ....core.config.resolve import _RULES
 from ....core.config.schema import ServeConfig, group_of
-from ....core.config.values import human_int, human_int_or_auto, json_mapping, names
+from ....core.config.values import human_bytes, human_int, human_int_or_auto, json_mapping, names
 from ....core.version import __version__
 from ..releases.table import EnvVar, Flag, Table
 from ..releases.versions import Version, parse
@@ -21,6 +21,7 @@ SCHEMA = "core/config/schema.py"
 SOURCES = "core/config/sources.py"  # where the file's key is read that is no knob
 _CODE = ("core", "cli", "diagnostics", "policies", "kernels")
 _CONVERTED: dict[Any, tuple[str, str | None]] = {
+    human_bytes: ("int", "human_readable_bytes"),
     human_int: ("int", "human_readable"),
     human_int_or_auto: ("int", "human_readable_or_auto"),
     json_mapping: ("json", None),

@@ -79,6 +79,8 @@ def _among(value: Any, text: str, choices: list[Any]) -> bool:
 def _typed(flag: Flag, text: str) -> Any:
     if flag.parse == "human_readable_or_auto" and text.strip().lower() in ("auto", "-1"):
         return -1
+    if flag.parse == "human_readable_bytes":
+        return _bytes(text)
     if flag.parse in ("human_readable", "human_readable_or_auto"):
         return human_readable(text)
     failures: list[str] = []
@@ -179,6 +181,15 @@ READERS: dict[str, Callable[[str], Any]] = {
     "json": _json,
     "dict": _json,
 }
+
+
+def _bytes(text: str) -> int:
+    """A size with its unit: `1GiB`, `500MB`; else as `human_readable`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kKMGT])(i?)B", text.strip())
+    if match is None:
+        return human_readable(text)
+    number, prefix, binary = match.groups()
+    return round(float(number) * (BINARY[prefix.upper()] if binary else DECIMAL[prefix.lower()]))
 
 
 def human_readable(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from camshaft.core.config import (
     Hardware,
     Purpose,
     ServeConfig,
+    json_schema,
     load_config,
     preset_names,
     require_machine,
@@ -52,6 +54,30 @@ def test_a_vllm_configuration_is_a_valid_start(tmp_path: Path) -> None:
     assert config.override_generation_config == {"temperature": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("1GiB", 1 << 30),
+        ("1.5 GiB", 3 << 29),
+        ("24GB", 24 * 10**9),
+        ("2G", 2 << 30),
+        ("64k", 64_000),
+        (4096, 4096),
+    ],
+)
+def test_a_size_may_have_its_unit(written: str | int, size: int) -> None:
+    config = load_config({"model": "m", "kv_cache_memory_bytes": written, "max_body_bytes": written}).config
+    assert (config.kv_cache_memory_bytes, config.max_body_bytes) == (size, size)
+    pattern = json_schema()["properties"]["max_body_bytes"]["anyOf"][1]["pattern"]
+    assert isinstance(written, int) or re.search(pattern, written)
+
+
+@pytest.mark.parametrize("written", ["1 gig", "GiB", "1GiBs", "-1GiB", "lots"])
+def test_no_size_is_said_with_one_that_is(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes: a size is needed, such as 2GiB"):
+        load_config({"model": "m", "kv_cache_memory_bytes": written})
+
+
 def test_every_key_knows_its_place(tmp_path: Path) -> None:
     file = write(tmp_path, "# a comment\nmodel: m\n\nmax-num-seqs: 4\n")
     loaded = load_config(file, ["port=1"])
@@ -78,14 +104,14 @@ def test_every_key_knows_its_place(tmp_path: Path) -> None:
         ("model: m\nmax_num_seqs: true\n", r"serve.yaml:2:1: max_num_seqs: a number is needed, not true"),
         (
             "model: m\nmax_num_seqs: 0\n",
-            r"max_num_seqs: input should be greater than or equal to 1 \(given: 0\)",
+            r"max_num_seqs: must be at least 1 \(given: 0\)",
         ),
-        ("model: m\nmax_num_seqs: 1k\n", r"max_num_seqs: input should be a valid integer.*given: '1k'"),
+        ("model: m\nmax_num_seqs: 1k\n", r"max_num_seqs: a whole number is needed \(given: '1k'"),
         ("model: m\nmax_model_len: 1.5K\n", r"did you mean 1\.5k\?"),
         ("model: m\nmax_model_len: 0\n", r"max_model_len: must be at least 1, or -1 or auto"),
         ("model: m\nport: 70000\n", r"port: .*65535"),
-        ("model: m\ndtype: fp32\n", r"dtype: input should be 'auto', 'float32'"),
-        ("model: m\ngpu_memory_utilization: 1.5\n", r"gpu_memory_utilization: .*less than or equal to 1"),
+        ("model: m\ndtype: fp32\n", r"dtype: must be 'auto', 'float32'"),
+        ("model: m\ngpu_memory_utilization: 1.5\n", r"gpu_memory_utilization: .*must be at most 1"),
         ("model: m\nhf_overrides: '{bad'\n", r"hf_overrides: not valid JSON"),
         ('model: m\nhf_overrides: \'{"a":' + "[" * 100_000 + "'\n", r"hf_overrides: not valid JSON"),
         ("model: m\npolicy: nonsense: 3\n", r"serve.yaml:2:17: not valid YAML"),
@@ -149,7 +175,7 @@ def test_what_is_no_file_or_far_too_large(tmp_path: Path) -> None:
 
 
 def test_a_key_on_the_command_line_is_named_once() -> None:
-    for word, says in (("port=-1", "--set port: input"), ("--max-num-seqs=0", "--max-num-seqs: input")):
+    for word, says in (("port=-1", "--set port: must"), ("--max-num-seqs=0", "--max-num-seqs: must")):
         with pytest.raises(ConfigError) as caught:
             load_config({"model": "m"}, [word])
         assert str(caught.value).startswith(says)
@@ -158,7 +184,7 @@ def test_a_key_on_the_command_line_is_named_once() -> None:
 def test_a_model_that_was_named_wrongly_is_not_called_missing() -> None:
     with pytest.raises(ConfigError) as refused:
         load_config({"model": 5})
-    assert str(refused.value) == "(given): model: input should be a valid string (given: 5)"
+    assert str(refused.value) == "(given): model: text is needed (given: 5)"
 
 
 @pytest.mark.parametrize("value", [True, "true", "True"])

@@ -236,7 +236,7 @@ def test_the_same_requests_at_another_rate_or_concurrency() -> None:
     assert faster.concurrency is None
     assert faster.at_concurrency(3).concurrency == 3
     assert faster.first(5).count == 5
-    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+    with pytest.raises(ConfigError, match="at least 1"):
         faster.at_concurrency(2).first(0)
 
 
@@ -317,5 +317,5 @@ def test_arrivals_keep_the_rate_that_was_asked_for(rate: float) -> None:
 def test_a_rate_or_a_number_of_clients_that_nobody_can_play_is_refused() -> None:
     workload = load_workload("chat")
     for turn in (lambda: workload.at_rate(1e12), lambda: workload.at_concurrency(99_999_999_999)):
-        with pytest.raises(ConfigError, match="less than or equal"):
+        with pytest.raises(ConfigError, match="at most"):
             turn()

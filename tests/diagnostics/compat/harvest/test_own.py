@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from camshaft import __version__
-from camshaft.core.config import ServeConfig
+from camshaft.core.config import ServeConfig, load_config
 from camshaft.diagnostics.compat.harvest.add import records
 from camshaft.diagnostics.compat.harvest.own import overdue, own_release, own_table
+from camshaft.diagnostics.compat.parsing.conversion import convert
 from camshaft.diagnostics.compat.releases.storage import open_store
 from camshaft.diagnostics.compat.releases.table import Flag, Table, load
 from camshaft.diagnostics.compat.releases.versions import parse, versions
@@ -41,6 +42,7 @@ def test_every_knob_is_a_flag_with_its_own_default() -> None:
     [
         ("--max-num-batched-tokens", "int", "human_readable", None),
         ("--max-model-len", "int", "human_readable_or_auto", None),
+        ("--kv-cache-memory-bytes", "int", "human_readable_bytes", None),
         ("--gpu-memory-utilization", "float", None, None),
         ("--enable-prefix-caching", "bool", None, None),
         ("--hf-overrides", "json", None, None),
@@ -57,6 +59,12 @@ def test_types_are_named_as_in_other_engines_tables(
 ) -> None:
     flag = load("camshaft", own_release()).flags[name]
     assert (flag.type, flag.parse, flag.choices) == (type_name, parse_name, choices)
+
+
+@pytest.mark.parametrize("text", ["1GiB", "1.5 GiB", "24GB", "2G", "64k", "4096"])
+def test_a_size_is_judged_as_it_is_read(text: str) -> None:
+    flag = load("camshaft", own_release()).flags["--max-body-bytes"]
+    assert convert(flag, [text]) == load_config({"model": "m", "max_body_bytes": text}).config.max_body_bytes
 
 
 def test_nothing_whose_removal_is_due_is_still_accepted() -> None:
