@@ -42,12 +42,14 @@ def matrix() -> None:
 
 @matrix.command()
 @_engine
-def releases(engine: str) -> None:
+@_format("text", "json")
+def releases(engine: str, form: str) -> None:
     """List the releases that have a table, oldest first."""
     from ..diagnostics.compat.releases.versions import versions
 
     with user_errors():
-        click.echo("\n".join(map(str, versions(engine))))
+        known = [str(version) for version in versions(engine)]
+    click.echo(json.dumps({"engine": engine, "releases": known}) if form == "json" else "\n".join(known))
 
 
 @matrix.command()

@@ -89,6 +89,13 @@ def test_diff_of_equal_releases_says_so() -> None:
     assert "accepts what" in run("diff", "0.22.0", "0.22.0")
 
 
+def test_releases_are_the_same_as_json() -> None:
+    assert json.loads(run("releases", "--format", "json")) == {
+        "engine": "vllm",
+        "releases": run("releases").split(),
+    }
+
+
 def test_releases_lists_them_in_order() -> None:
     known = run("releases").split()
     assert (known[0], known[-1]) == ("0.6.0", "0.33.0")

@@ -114,8 +114,7 @@ def _keeping(context: Context, flag: str, old: Any) -> str | None:
     known = context.table.find(flag)
     if known is None or not isinstance(old, bool):
         return f"{flag} {old} keeps the old value." if known else None
-    negative = next((n for n in known.negatives if n.startswith("--no-")), None)
-    spelled = flag if old else negative or (f"{flag}=False" if known.kind == "store_boolean" else None)
+    spelled = flag if old else known.off or (f"{flag}=False" if known.kind == "store_boolean" else None)
     return f"{spelled} keeps it {'on' if old else 'off'}." if spelled else None
 
 

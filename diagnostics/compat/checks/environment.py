@@ -174,7 +174,7 @@ def _as_option(flag: Flag, option: str, value: str | None) -> str:
     """`option` with the value that a variable gave it; a switch takes none and is turned by its spelling."""
     if "." not in option and arity(flag)[1] == 0:
         off = (value or "").strip().lower() in ("0", "false", "no", "off")
-        return next((n for n in flag.negatives if n.startswith("--no-")), option) if off else option
+        return (flag.off or option) if off else option
     return f"{option} {value}" if value else option
 
 

@@ -10,7 +10,7 @@ from ..inputs.base import Entry
 from ..parsing.arguments import Argument
 from ..parsing.parser import Misuse, Use
 from ..releases import history
-from ..releases.table import Flag
+from ..releases.table import Flag, positive_of
 from ..releases.versions import Version, parse
 from .bounds import bound_findings
 from .context import Context
@@ -170,7 +170,7 @@ def _spelling_absent(context: Context, misuse: Misuse, name: str, spelled: str) 
         told = f"{spelled} stood for {name} until {span.last}; {context.target} does not start with it."
     else:
         told = f"{spelled} is taken from {since} on; {context.target} has only {name} and does not start with it."
-    negative = spelled.startswith("--no-")
+    negative = positive_of(spelled) != spelled
     if negative and flag.kind == "store_boolean":
         fix, edits = f"Write {name}=False.", ()
     elif negative:
@@ -204,7 +204,8 @@ def _evidence(context: Context, name: str, version: Version | None) -> str:
 
 
 def _unknown(context: Context, misuse: Misuse, spelled: str) -> Finding:
-    switch = context.table.find("--" + spelled.removeprefix("--no-")) if spelled.startswith("--no-") else None
+    positive = positive_of(spelled)
+    switch = context.table.find(positive) if positive != spelled else None
     if switch is not None:
         return _no_negative(context, misuse, switch, spelled)
     meant = context.changes.synonyms.get(spelled)
@@ -248,7 +249,7 @@ def nearest(spelled: str, spellings: list[str]) -> str | None:
 
 def _too_early(context: Context, misuse: Misuse, name: str, spelled: str) -> Finding:
     since = context.options.arrives_after(name, context.target)
-    kept = "" if name == spelled or spelled.replace("--no-", "--") == name else f" (as {name})"
+    kept = "" if name in (spelled, positive_of(spelled)) else f" (as {name})"
     return Finding(
         code="FL-05",
         severity="error",

@@ -11,7 +11,6 @@ from ..parsing.arguments import Trap
 from ..parsing.conversion import BadValue, convert
 from ..parsing.parser import arity
 from ..releases.dialect import evidence
-from ..releases.table import Flag
 from ..releases.versions import parse
 from .context import Context
 from .findings import Change, Edit, Finding, Severity
@@ -51,11 +50,6 @@ def _found(
     return Finding(code, severity, change, message, trap.origin.place, fix=fix, **common | more)
 
 
-def _negative(flag: Flag) -> str | None:
-    """The spelling that turns an option off."""
-    return next((name for name in flag.negatives if name.startswith("--no-")), None)
-
-
 DROPPED: tuple[str, Severity, Change] = ("YM-01", "warning", "silently_ignored")
 
 
@@ -76,7 +70,7 @@ def _false_dropped(context: Context, trap: Trap) -> Finding | None:
     message = (
         f"{at} drops {rule} from a settings file, so {name} is not turned off: {default} stays in force."
     )
-    negative = _negative(flag)
+    negative = flag.off
     if negative is None:
         return _found(context, trap, DROPPED, message, "Leave the key out.")
     edits = (Edit("rename", name, negative, True),)
@@ -104,7 +98,7 @@ def _false_of_absent(context: Context, trap: Trap) -> Finding | None:
 
 def _false_honoured(context: Context, trap: Trap) -> Finding:
     flag, key = context.table.find(trap.name), _key(trap)
-    negative = (_negative(flag) if flag else None) or ""
+    negative = (flag.off if flag else None) or ""
     message = (
         f"{context.target} reads `{key}: false` as {negative or '--no-' + key}; releases from 0.6.4 to "
         "0.27.1 dropped it from a settings file."

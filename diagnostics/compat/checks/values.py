@@ -63,8 +63,15 @@ def refused(context: Context, misuse: Misuse) -> Finding:
     )
 
 
+# A size as other programs take it; vLLM's human_readable_int takes one letter behind the number.
+SIZE = re.compile(r"(\d+)\s*([KMGT])i?B?", re.I)
+
+
 def _typed_fix(flag: Flag, given: str) -> str:
     """How a value of the option's type is written."""
+    size = SIZE.fullmatch(given.strip())
+    if size and (flag.parse or "").startswith("human_readable"):
+        return f"Write {size[1]}{size[2]}: k, m, g and t count in thousands, K, M, G and T in 1,024s."
     pairs = [item.partition("=") for item in given.split(",")]
     if "json" in flag.type and all(equals for _, equals, _ in pairs):
         values = {name.strip(): int(v) if v.strip().isdigit() else v.strip() for name, _, v in pairs}
@@ -97,11 +104,10 @@ def switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> Fi
     given = misuse.values[0].text if misuse.values else misuse.detail
     blank = " " if misuse.kind == "stray_word" else "="
     off = given.strip().lower() in ("false", "0", "no", "off")
-    negative = next((n for n in flag.negatives if n.startswith("--no-")), None)
-    if off and negative:
+    if off and flag.off:
         fix, edits = (
-            f"Write {negative} (the {blank.strip()}{given} form is refused).",
-            (Edit("rename", flag.name, negative, True),),
+            f"Write {flag.off} (the {blank.strip()}{given} form is refused).",
+            (Edit("rename", flag.name, flag.off, True),),
         )
     elif off:
         fix, edits = f"Delete {flag.name}; it is off unless given.", (Edit("unset", flag.name),)

@@ -13,6 +13,7 @@ from ..checks.context import Context
 from ..checks.findings import Edit, Result
 from ..inputs.base import Configuration, Entry, UnreadableInput, Word
 from ..inputs.read import read_again
+from ..releases.table import negative_of
 from ..releases.versions import parse
 from .cut import Changes, cut_variable, is_block_item
 from .settings import CannotFix, edit_settings
@@ -129,7 +130,7 @@ def _holds(again: Configuration, context: Context, edits: Sequence[Edit]) -> boo
             added.remove(item)
     written = [edit for edit in edits if edit.kind != "unset"]
     names = {edit.to or edit.flag for edit in written}
-    names |= {f"--no-{name[2:]}" for name in names}
+    names |= set(map(negative_of, names))
     values = [edit.value for edit in written]
     values += [word.text for edit in written for word in uses[edit] if isinstance(word, Word)]
     left = before.env.keys() - {edit.flag for edit in edits}
@@ -258,7 +259,7 @@ def _contiguous(use: list[Word]) -> list[list[Word]]:
 
 def _set(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
     """Write an option's value where it stands, or the option behind the last word of the command that stays."""
-    option = f"--no-{edit.flag[2:]}" if edit.value is False else edit.flag
+    option = negative_of(edit.flag) if edit.value is False else edit.flag
     value = None if isinstance(edit.value, bool) else edit.value
     shell = option if value is None else f"{option} {shlex.quote(value)}"
     item = option if value is None else f"{option}={value}"

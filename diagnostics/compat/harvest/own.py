@@ -12,7 +12,7 @@ from ....core.config.resolve import _RULES
 from ....core.config.schema import ServeConfig, group_of
 from ....core.config.values import human_bytes, human_int, human_int_or_auto, json_mapping, names
 from ....core.version import __version__
-from ..releases.table import EnvVar, Flag, Table
+from ..releases.table import EnvVar, Flag, Table, negative_of
 from ..releases.versions import Version, parse
 from .interpret.fields import BOUNDS
 from .release import Harvest
@@ -54,7 +54,7 @@ def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
         name=option,
         type=type_name,
         kind="boolean_optional" if is_bool else "value",
-        negatives=["--no-" + option[2:]] if is_bool else [],
+        negatives=[negative_of(option)] if is_bool else [],
         default=default,
         choices=_choices(schema),
         bounds=_bounds(field.metadata),

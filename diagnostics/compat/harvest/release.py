@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..releases.table import EnvVar, Field, Flag, Refusal
+from ..releases.table import EnvVar, Field, Flag, Refusal, negative_of
 from .deprecation import Deprecations
 from .environment import environment_variables
 from .errors import HarvestError
@@ -185,7 +185,7 @@ class _Builder:
             for prefix, inverse in self._inverse.items()
             if text.startswith(prefix)
         ]
-        return ["--no-" + text[2:] for text in long] + inverses
+        return [*map(negative_of, long), *inverses]
 
     def _engine_field(self, option: Option) -> FieldSpec | None:
         """The EngineArgs field behind an option written out by hand."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import sys
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ SERVER = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints\.|\bdynamo\.vllm\b|\ben
 # The module of Dynamo's worker.
 DYNAMO = "dynamo.vllm"
 EntryPoint = Literal["serve", "api_server"]
+Style = Literal["shell", "array", "item", "expanded"]
 
 
 class UnreadableInput(ConfigError):
@@ -48,6 +50,19 @@ class Source:
         return start + len(self.text[start : start + byte].encode()[:byte].decode(errors="ignore"))
 
 
+class Block(msgspec.Struct):
+    """A part of a shell text that does not simply run once: a branch, a loop, a function, a subshell, or what stands
+    behind `&&` or `||`. `begin:end` is its text; an open one has no end yet."""
+
+    kind: str
+    begin: int
+    end: int = sys.maxsize
+
+    def holds(self, offset: int) -> bool:
+        """Whether what stands at `offset` is part of it."""
+        return self.begin <= offset < self.end
+
+
 class Word(msgspec.Struct, frozen=True):
     """One argument of a command. `start:end` is its raw text in the source, quotes included.
 
@@ -60,8 +75,9 @@ class Word(msgspec.Struct, frozen=True):
     start: int
     end: int
     opaque: bool = False
-    # Expanded from a variable, or an item of a YAML list: how `--fix` must write it back.
-    style: Literal["shell", "item", "expanded"] = "shell"
+    # How `--fix` must write it back: as a word of the command or of a shell's array, as an item of a YAML list, or,
+    # where a variable's text gives it, not at all.
+    style: Style = "shell"
     # Whether only one branch of an `if` or `case` gives it.
     conditional: bool = False
 
@@ -131,6 +147,8 @@ class Configuration(msgspec.Struct):
     unnamed: list[Word] = []
     # The module or script that starts the server, when it is not the `vllm` command.
     module: Word | None = None
+    # The parts of its shell text that run under a condition, or more than once.
+    blocks: list[Block] = []
 
     @property
     def start_place(self) -> Place:

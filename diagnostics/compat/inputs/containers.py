@@ -10,7 +10,8 @@ import msgspec
 from .base import EnvSetting, Source, Word
 from .kserve import is_huggingfaceserver
 
-IMAGE = re.compile(r"(?:^|/)(?:vllm|[\w.-]*vllm[\w.-]*)(?::[\w.-]+)?(?:@sha256:\w+)?$", re.I)
+# A tag may be a variable's, or a template's.
+IMAGE = re.compile(r"(?:^|/)[\w.-]*vllm[\w.-]*(?::(?:[\w.-]*(?:\$|\{\{).+|[\w.-]+))?(?:@sha256:\w+)?$", re.I)
 # Images of other projects that hold vLLM and count releases of their own, and whether their own entry point starts its
 # server: LMCache's does, Dynamo's runtime starts whatever command it is given.
 OTHERS = {"lmcache/vllm-openai": True, "vllm-runtime": False}

@@ -10,9 +10,10 @@ from .base import Configuration, EnvSetting, Source, UnreadableInput, Word
 from .commands import CommandReader, find_entry, holds_server, word_characters
 from .containers import is_image, starts_itself
 from .lexer import characters, lex
+from .shell import Shell
 
 INSTRUCTION = re.compile(
-    r"^[ \t]*(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:.*\\[ \t]*\r?\n(?:[ \t]*#.*\n)*)*.*)$", re.M | re.I
+    r"^[ \t]*(ARG|FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:.*\\[ \t]*\r?\n(?:[ \t]*#.*\n)*)*.*)$", re.M | re.I
 )
 # What Docker takes out before it reads an instruction that goes on: the ends of its lines, and lines of comment.
 JOINED = re.compile(r"\\(?=[ \t]*\r?\n)|^[ \t]*#.*$", re.M)
@@ -31,6 +32,7 @@ class _Stage:
 def read_dockerfile(source: Source, label: str) -> list[Configuration]:
     """The server that a Dockerfile's ENTRYPOINT and CMD start. Raises UnreadableInput for a list that is no JSON."""
     reader = CommandReader(source, label)
+    build = Shell(source)  # what ARG lines tell FROM and ENV; a command never sees it
     stages: dict[str, _Stage] = {}
     stage = _Stage(None)
     for match in INSTRUCTION.finditer(source.text):
@@ -38,7 +40,13 @@ def read_dockerfile(source: Source, label: str) -> list[Configuration]:
         if kind in ("ENTRYPOINT", "CMD") and re.fullmatch(r"\[.*\]\s*", body, re.S):
             stage.parts[kind] = _exec_form(source, kind, body, at)
             continue
-        words = [word for c in lex(characters(body, at)) for raw in c for word in reader.shell.expand(raw)]
+        raws = [raw for command in lex(characters(body, at)) for raw in command]
+        if kind == "ARG":
+            for raw in raws:
+                build.assign(raw, export=False)
+            continue
+        shell = build if kind in ("FROM", "ENV") else reader.shell
+        words = [word for raw in raws for word in shell.expand(raw)]
         if kind == "FROM":
             stage = _from([word.text for word in words if not word.text.startswith("--")], stages)
         elif kind == "ENV":

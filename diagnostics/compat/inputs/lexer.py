@@ -40,12 +40,14 @@ class Piece(msgspec.Struct):
 
 
 class RawWord(msgspec.Struct):
-    """A word before expansion; `array` holds the items of `NAME=(...)`."""
+    """A word before expansion; `array` holds the items of `NAME=(...)`, `before` the operators in front of a command's
+    first word, back to the command before it."""
 
     pieces: list[Piece]
     start: int
     end: int
     array: list[RawWord] | None = None
+    before: str = ""
 
     @property
     def literal(self) -> str:
@@ -61,6 +63,7 @@ class _Lexer:
         self.chars = chars
         self.at = 0
         self.commands: list[list[RawWord]] = [[]]
+        self.operators = [""]  # in front of each of them
         self.heredocs: list[str] = []
         self.bodies: list[list[Char]] = []
         self.open_quote: int | None = None
@@ -93,6 +96,7 @@ class _Lexer:
             elif char in OPERATORS:
                 self.at += 1
                 self.commands.append([])
+                self.operators.append(char)
                 if char == "\n":
                     self._skip_heredocs()
             elif char == "<" and self._placeholder(alone=True):
@@ -101,6 +105,11 @@ class _Lexer:
                 self._redirection()
             else:
                 self.commands[-1].append(self._word())
+        before = ""
+        for command, operator in zip(self.commands, self.operators, strict=True):
+            before += operator
+            if command:
+                command[0].before, before = before, ""
         return [command for command in self.commands if command]
 
     def _skip_line(self) -> None:

@@ -36,7 +36,8 @@ class Tree:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             if re.search(r"\{\{.*\}\}|\{%.*%\}", text):
                 raise UnreadableInput(
-                    f"{source.name} is a template and no YAML yet: check what it renders to (`helm template ...`)"
+                    f"{source.name} is a template and no YAML yet: check what it renders to: "
+                    "helm template CHART | engine check-flags -"
                 ) from None
             raise UnreadableInput(f"{source.name} is not valid YAML: {_one_line(error)}") from None
 

@@ -7,16 +7,21 @@ elsewhere) becomes an opaque word.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import msgspec
 
-from .base import EnvSetting, Source, Word
+from .base import Block, EnvSetting, Source, Style, Word
 from .lexer import ASSIGNMENT, Char, Piece, RawWord
 
 # The value of a variable: literal text, and parts that only a run could tell.
 Value = list[Piece]
 OPTIONS = re.compile(r"(^|\s)-")
+OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\(\)|[;&()\n]")
+# The blocks of which only some runs give what they hold; the other kinds are loops, functions and subshells.
+BRANCHES = frozenset({"if", "case", "test"})
+# Which block a word of the shell's own enters, and which it leaves.
+ENTERS = {"if": "if", "then": "if", "elif": "if", "else": "if", "case": "case", "do": "do", "{": "{"}
+LEAVES = {"then": "if", "elif": "if", "else": "if", "fi": "if", "esac": "case", "done": "do", "}": "{"}
 
 
 class Shell(msgspec.Struct):
@@ -27,32 +32,68 @@ class Shell(msgspec.Struct):
     arrays: dict[str, list[Word]] = {}
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
-    # Where the open `if` and `case` begin, where closed ones stood, and what variables were inside the open ones.
-    branches: list[int] = []
-    closed: list[tuple[int, int]] = []
+    # Every block met, those that are open, and what variables were inside the open `if` and `case`.
+    blocks: list[Block] = []
+    open: list[Block] = []
+    branches: int = 0
     inside: dict[str, set[str | None]] = {}
 
     def keyword(self, text: str, offset: int) -> None:
-        """Enter or leave a branch. Behind it, a variable that may have one of several values is not known.
+        """Enter or leave a block. Behind a branch, a variable that may have one of several values is not known.
 
         One that holds options keeps the last ones, and one that only the branch sets keeps its value: each is worth
         checking, and stands where `is_conditional` says so.
         """
+        if text in LEAVES:
+            self._leave(LEAVES[text], offset)
+        if text in ENTERS:
+            self._enter(ENTERS[text], offset)
         if text in ("if", "case"):
-            self.branches.append(offset)
+            self.branches += 1
         elif text in ("fi", "esac") and self.branches:
-            begin = self.branches.pop()
+            self.branches -= 1
             if self.branches:
                 return
-            self.closed.append((begin, offset))
             for name, values in self.inside.items():
                 if len(values) > 1 and not any(value and OPTIONS.search(value) for value in values):
                     self.variables.pop(name, None)
             self.inside = {}
 
+    def operators(self, text: str, tests: bool, offset: int) -> None:
+        """Enter and leave the blocks that operators open and close in front of a command at `offset`; `tests` says
+        whether the command before them only looks at something."""
+        found = OPERATOR.findall(text)
+        follows = "&&" in found or "||" in found
+        for operator in found:
+            kinds = [block.kind for block in self.open]
+            if operator.startswith((";;", ";&")):
+                self._leave("case", offset)
+                self._enter("case", offset)
+            elif operator in (";", "&", "\n") and not follows:
+                while self.open and self.open[-1].kind in ("test", "&&"):
+                    self.open.pop().end = offset
+            elif operator == "(":
+                self._enter("(", offset)
+            elif operator == ")" and "(" in kinds and "case" not in kinds[kinds.index("(") :]:
+                self._leave("(", offset)
+        if follows:
+            self._enter("test" if tests else "&&", offset)
+
+    def _enter(self, kind: str, offset: int) -> None:
+        self.open.append(Block(kind, offset))
+        self.blocks.append(self.open[-1])
+
+    def _leave(self, kind: str, offset: int) -> None:
+        """Close the innermost block of a kind, with what is open inside it."""
+        while any(block.kind == kind for block in self.open):
+            block = self.open.pop()
+            block.end = offset
+            if block.kind == kind:
+                return
+
     def is_conditional(self, offset: int) -> bool:
         """Whether what stands there is in a branch that has been left."""
-        return any(begin <= offset < end for begin, end in self.closed)
+        return any(block.holds(offset) for block in self.blocks if block.kind in BRANCHES and block not in self.open)
 
     def assign(self, word: RawWord, export: bool, begin: int | None = None) -> None:
         """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`; `begin` is where its statement begins, if it is alone."""
@@ -61,7 +102,7 @@ class Shell(msgspec.Struct):
             return
         name = match.group().rstrip("=").rstrip("+")
         if word.array is not None:
-            items = [item for raw in word.array for item in self.expand(raw, style="expanded")]
+            items = [item for raw in word.array for item in self.expand(raw, style="array")]
             self.arrays[name] = (self.arrays.get(name, []) if match.group(1) else []) + items
             return
         value = self._value(word, match.end())
@@ -115,7 +156,7 @@ class Shell(msgspec.Struct):
             return [Piece("text", piece.default)]
         return [Piece("opaque", piece.chars)]
 
-    def expand(self, word: RawWord, style: Literal["shell", "item", "expanded"] = "shell") -> list[Word]:
+    def expand(self, word: RawWord, style: Style = "shell") -> list[Word]:
         """The words that this raw word becomes: none, one, or several when a variable splits."""
         if len(word.pieces) == 1 and word.pieces[0].kind == "variable":
             name = word.pieces[0].name
@@ -125,9 +166,9 @@ class Shell(msgspec.Struct):
         if simple:
             text = "".join(c for piece in word.pieces for c, _ in piece.chars)
             return [self._word(text, word.start, word.end, False, style)]
-        return self._expand_split(word)
+        return self._expand_split(word, style)
 
-    def _expand_split(self, word: RawWord) -> list[Word]:
+    def _expand_split(self, word: RawWord, style: Style) -> list[Word]:
         fields: list[list[Char]] = [[]]
         opaque = [False]
         started = [False]
@@ -158,13 +199,11 @@ class Shell(msgspec.Struct):
                 start, end = word.start, word.end
             text = "".join(c for c, _ in chars)
             words.append(
-                self._word(text, start, max(start, end), is_opaque, "shell" if inside else "expanded")
+                self._word(text, start, max(start, end), is_opaque, style if inside else "expanded")
             )
         return words
 
-    def _word(
-        self, text: str, start: int, end: int, opaque: bool, style: Literal["shell", "item", "expanded"]
-    ) -> Word:
+    def _word(self, text: str, start: int, end: int, opaque: bool, style: Style) -> Word:
         return Word(text, self.source.place(start), self.source, start, end, opaque, style)
 
 

@@ -10,6 +10,19 @@ import msgspec
 from .storage import Store, open_store
 from .versions import UnknownVersion, Version, versions
 
+# How the negative form of a switch begins, as argparse spells it.
+NEGATION = "--no-"
+
+
+def negative_of(option: str) -> str:
+    """`--no-x` of `--x`."""
+    return NEGATION + option[2:]
+
+
+def positive_of(spelled: str) -> str:
+    """`--x` of `--no-x`; any other option as it stands."""
+    return "--" + spelled.removeprefix(NEGATION) if spelled.startswith(NEGATION) else spelled
+
 
 class Field(msgspec.Struct, omit_defaults=True):
     """One key of a flag that takes JSON; keys of an object inside it are spelled with dots (`pass_config.fuse_act`).
@@ -61,6 +74,11 @@ class Flag(msgspec.Struct, omit_defaults=True):
     def dest(self) -> str:
         """The snake_case name under which the parsed value is kept."""
         return self.name.lstrip("-").replace("-", "_")
+
+    @property
+    def off(self) -> str | None:
+        """The spelling that turns a switch off, where it has one."""
+        return next((text for text in self.negatives if text.startswith(NEGATION)), None)
 
     @property
     def sets_engine(self) -> bool:

@@ -185,6 +185,24 @@ def test_the_last_stage_of_a_dockerfile_is_what_starts() -> None:
     assert words(found) == ["--model", "m"]
 
 
+@pytest.mark.parametrize(
+    ("before", "image"),
+    [
+        ("ARG TAG=v0.18.0\nFROM vllm/vllm-openai:${TAG}\n", "vllm/vllm-openai:v0.18.0"),
+        ("ARG TAG\nFROM vllm/vllm-openai:${TAG:-v0.9.0}\n", "vllm/vllm-openai:v0.9.0"),
+        ("ARG TAG\nFROM vllm/vllm-openai:$TAG\n", "vllm/vllm-openai:$TAG"),
+    ],
+)
+def test_a_dockerfile_says_its_image_by_its_arguments(before: str, image: str) -> None:
+    found = one(before + 'CMD ["--model", "m"]\n', "Dockerfile")
+    assert (found.image, words(found)) == (image, ["--model", "m"])
+
+
+def test_what_a_dockerfile_is_built_with_is_no_variable_of_its_command() -> None:
+    found = one("ARG N=4\nFROM vllm/vllm-openai\nENTRYPOINT vllm serve m --seed $N\n", "Dockerfile")
+    assert found.words[-1].opaque
+
+
 @pytest.mark.parametrize("command", ['CMD ["vllm", "serve", "m"]\n', 'CMD ["sh", "-c", "vllm serve m"]\n'])
 def test_a_dockerfile_that_gives_the_official_image_a_server_starts_it_twice(command: str) -> None:
     assert one(f"FROM vllm/vllm-openai\n{command}", "Dockerfile").doubled is not None
