@@ -43,6 +43,7 @@ class MemoryRule:
     useful_only: bool = False  # never more blocks than max_num_seqs full sequences need
     cache_limit_bytes: int | None = None  # of a cache whose size is not given, unless one request needs more
     default_utilization: float = 0.9
+    packed_row_multiple: int = 1  # to which rows of experts in MXFP4 are padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +239,7 @@ def memory_budget(
     """
     given = measured or Measured()
     tp, pp = settings.tensor_parallel_size, settings.pipeline_parallel_size
-    parts = _weights(shape, settings)
+    parts = _weights(shape, settings, rule)
     forward = forward_peak_bytes(shape, settings)
     sampler = sampler_peak_bytes(shape, settings, rule)
     activations = _first(given.activations, max(forward, sampler))
@@ -346,7 +347,7 @@ def quantization_for(shape: ModelShape, override: str | None) -> Quantization:
     return stored_quantization(shape.raw, override)
 
 
-def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:
+def _weights(shape: ModelShape, settings: MemorySettings, rule: MemoryRule) -> WeightBytes:
     return weight_bytes(
         shape,
         quantization=quantization_for(shape, settings.quantization),
@@ -356,6 +357,7 @@ def _weights(shape: ModelShape, settings: MemorySettings) -> WeightBytes:
         split=expert_split(
             settings.tensor_parallel_size, settings.data_parallel_size, settings.enable_expert_parallel
         ),
+        packed_row_multiple=rule.packed_row_multiple,
     )
 
 

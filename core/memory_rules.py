@@ -48,6 +48,7 @@ def vllm_rule(version: str) -> MemoryRule:
         graph_bytes=600_000,  # 1.03 GiB for gpt-oss-120b: 36 layers, 51 sizes
         window_aware=vllm_release(version) >= (0, 10),
         default_utilization=0.92 if modern else 0.9,
+        packed_row_multiple=256,  # 13.47 and 64.38 GiB of gpt-oss-20b and -120b
     )
 
 

@@ -32,13 +32,11 @@ class Quantization:
     activations: str = "bfloat16"  # what the matrix units multiply in: "bfloat16", "fp8", "int8"
     experts_only: bool = False  # attention and router stay in the dtype
     embeddings: bool = False  # embedding and head are stored in `bits` as well (GGUF)
-    expert_row_multiple: int = 1  # expert rows are padded to this on the device
 
 
 UNQUANTIZED = Quantization(name="none", bits=None)
 
 # Group sizes are the usual ones: 128 for AWQ and GPTQ (16-bit scale, 4-bit zero), 32 for MXFP4 and GGUF.
-# MXFP4 experts are padded to 256 columns: 13.47 and 64.38 GiB of gpt-oss-20b and -120b in vLLM's logs.
 _SCHEMES = {
     scheme.name: scheme
     for scheme in (
@@ -48,7 +46,7 @@ _SCHEMES = {
         Quantization(name="int8_weights", bits=8.125),
         Quantization(name="int4", bits=4 + 20 / 128),
         Quantization(name="bnb4", bits=4 + 16 / 64),
-        Quantization(name="mxfp4", bits=4.25, experts_only=True, expert_row_multiple=256),
+        Quantization(name="mxfp4", bits=4.25, experts_only=True),
         Quantization(name="nvfp4", bits=4.5, activations="fp8"),
         Quantization(name="q8_0", bits=8.5, embeddings=True),
         Quantization(name="q6_k", bits=6.5625, embeddings=True),

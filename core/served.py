@@ -9,14 +9,13 @@ from .quantization import stored_quantization
 from .shape import ModelShape
 
 
-def served_shape(shape: ModelShape) -> ModelShape:
-    """The shape that predicts this engine's memory. Raises ModelError for an unknown storage scheme.
+def served_shape(shape: ModelShape, *, on_cpu: bool = False) -> ModelShape:
+    """The shape that predicts this engine's memory and steps. Raises ModelError for an unknown storage scheme.
 
-    Weights in MXFP4 or of a GGUF file are multiplied out to the model's dtype when they are read, and latent
-    attention caches the keys and values of every head, each as wide as the wider of the two.
+    Weights of a GGUF file, and on a CPU all quantised ones, are multiplied out to the model's dtype when they are
+    read, and latent attention caches the keys and values of every head, each as wide as the wider of the two.
     """
-    stored = stored_quantization(shape.raw)
-    if stored.name == "mxfp4" or stored.embeddings:
+    if on_cpu or stored_quantization(shape.raw).embeddings:
         raw = {key: value for key, value in shape.raw.items() if key != "quantization_config"}
         shape = replace(shape, quantization=None, raw=raw)
     if shape.kv_lora_rank and shape.caches_latent:

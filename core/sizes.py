@@ -40,10 +40,13 @@ def weight_bytes(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     split: ExpertSplit | None = None,
+    packed_row_multiple: int = 1,
 ) -> WeightBytes:
     """Weights on the fullest device. `quantization` None reads the checkpoint's own; `dtype` None the model's.
 
-    split: how experts are spread; None cuts each over the tensor parallel devices. A pipeline stage holds its share of the layers and, counted here, the larger of embedding and head.
+    split: how experts are spread; None cuts each over the tensor parallel devices. packed_row_multiple: what rows of
+    experts in MXFP4 are padded to. A pipeline stage holds its share of the layers and, counted here, the larger of
+    embedding and head.
     """
     scheme = quantization or stored_quantization(shape.raw)
     element = dtype_bytes(dtype or shape.dtype)
@@ -51,7 +54,7 @@ def weight_bytes(
     tp, pp = tensor_parallel_size, pipeline_parallel_size
     linear_element = element if scheme.experts_only and shape.num_experts else packed
     linear = sum(g.elements for g in dense_gemms(shape, tp)) * linear_element
-    hidden, multiple = shape.hidden_size, scheme.expert_row_multiple
+    hidden, multiple = shape.hidden_size, packed_row_multiple if scheme.experts_only else 1
     padding = -(-hidden // multiple) * multiple / hidden
     split = split or expert_split(tp)
     one_expert = sum(g.elements for g in expert_gemms(shape, split.parts)) * packed * padding

@@ -77,7 +77,7 @@ def required(value: T | None, name: str) -> T:
 
 def memory_of(resolved: Resolved, hardware: Hardware, shape: ModelShape) -> MemoryBudget:
     """Where this engine puts the memory of a device under a configuration. Raises ModelError for unknown types."""
-    shape = served_shape(shape)
+    shape = served_shape(shape, on_cpu=hardware.kind == "cpu")
     device = DeviceMemory(total_bytes=hardware.memory_bytes, free_bytes=hardware.free_bytes)
     settings = memory_settings(resolved.config, shape, hardware.kind)
     return memory_budget(shape, device, settings, rule_of(hardware.kind))

@@ -1,7 +1,8 @@
-"""The decoder of the Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE families: one forward pass over a mixed batch.
+"""The decoder of the Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE and gpt-oss families: one forward pass over a
+mixed batch.
 
-The families differ by what their shape says: bias on q, k and v, norms on the heads, sliding windows,
-rotary scaling, tied embeddings, experts.
+The families differ by what their shape says: bias on q, k and v, norms on the heads, sliding windows, attention
+sinks, rotary scaling, tied embeddings, experts.
 """
 
 from __future__ import annotations
@@ -93,7 +94,15 @@ class Decoder:
                 scales,
             )
             paged_attention(
-                buffers.queries, keys, values, sequences, self._scale, layer.window, attended, scales
+                buffers.queries,
+                keys,
+                values,
+                sequences,
+                self._scale,
+                layer.window,
+                attended,
+                scales,
+                sinks=layer.sinks,
             )
             if layer is last:  # only tokens whose logits are wanted go on
                 if not len(batch.logit_indices):

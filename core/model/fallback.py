@@ -14,12 +14,11 @@ import torch
 
 from ..errors import ModelError
 from ..shape import ModelShape
-from . import mxfp4
 from .batch import ForwardBatch, PagedCache
 from .finite import all_finite, may_be_damaged, require_finite, total
 from .loading import open_weights
 from .plugged_attention import NAME, plug_into, register
-from .trial import dense_config, fallback_shape
+from .trial import fallback_shape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -99,12 +98,16 @@ class FallbackModel:
 
 
 def _load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     register()
     logging.disable_progress_bar()
     try:
-        model, report = _read(folder, dtype)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+        model, report = loaded
     except Exception as error:
         raise ModelError(f"{folder}: transformers cannot load it: {error}") from error
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
@@ -113,19 +116,6 @@ def _load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             f"{folder}: {len(missing)} tensors missing or of another shape, first {missing[0]!r}"
         )
     return model.eval()
-
-
-def _read(folder: Path, dtype: torch.dtype) -> Any:
-    """The model and what transformers reports of loading it; MXFP4 weights multiplied out."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
-
-    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "output_loading_info": True}
-    config, packed = dense_config(folder)
-    if not packed:
-        return AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
-    weights = mxfp4.dense_weights(open_weights(folder), dtype)
-    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return kind.from_pretrained(None, config=config, state_dict=weights, **options)
 
 
 def _require_finite(model: PreTrainedModel, folder: Path) -> None:

@@ -15,7 +15,11 @@ from ..shape import ModelShape
 from .residual import Residual
 from .weights import Loader
 
-MIXTURES = frozenset({"MixtralForCausalLM", "Qwen3MoeForCausalLM"})
+GPT_OSS = "GptOssForCausalLM"
+MIXTURES = frozenset({"MixtralForCausalLM", "Qwen3MoeForCausalLM", GPT_OSS})
+
+# Of gpt-oss (arXiv 2508.10925): what bounds gate and up, and the slope of the gate's sigmoid; a config.json may say others.
+CLAMPED_SWIGLU = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 
 
 class FeedForward(Protocol):
@@ -67,7 +71,8 @@ def load_feed_forward(load: Loader, shape: ModelShape, index: int) -> FeedForwar
     prefix = f"model.layers.{index}"
     norm = load.norm(f"{prefix}.post_attention_layernorm", shape.hidden_size, shape.rms_norm_eps)
     if has_experts(shape, index):
-        return _load_experts(load, shape, prefix, norm)
+        made = _load_packed_experts if shape.architecture == GPT_OSS else _load_experts
+        return made(load, shape, prefix, norm)
     inner, hidden = shape.intermediate_size, shape.hidden_size
     gate_up = load.gated(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", inner, hidden, norm)
     down = load.linear({f"{prefix}.mlp.down_proj": hidden}, inner)
@@ -95,4 +100,17 @@ def _load_experts(load: Loader, shape: ModelShape, prefix: str, norm: InputNorm)
         experts=load.experts(each[0], each[1], each[2], inner, hidden),
         top_k=shape.experts_per_token,
         renormalise=mixtral or bool(shape.raw.get("norm_topk_prob", False)),
+    )
+
+
+def _load_packed_experts(load: Loader, shape: ModelShape, prefix: str, norm: InputNorm) -> ExpertFeedForward:
+    """Those of gpt-oss: all of a layer in one tensor, everything with a bias."""
+    base, inner, hidden = f"{prefix}.mlp", shape.moe_intermediate_size, shape.hidden_size
+    limit, alpha = (shape.raw.get(key, default) for key, default in CLAMPED_SWIGLU.items())
+    return ExpertFeedForward(
+        norm=norm,
+        router=load.linear({f"{base}.router": shape.num_experts}, hidden, bias=True),
+        experts=load.packed_experts(f"{base}.experts", shape.num_experts, inner, hidden, (limit, alpha)),
+        top_k=shape.experts_per_token,
+        renormalise=True,
     )

@@ -21,6 +21,7 @@ from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear, Fp8Weight, join
 from ..errors import ModelError
 
 METHODS = frozenset({"compressed-tensors", "fbgemm_fp8", "modelopt", "fp8"})
+MXFP4 = "mxfp4"  # of gpt-oss: the experts alone
 FP8_CAPABILITY = (8, 9)  # of a GPU: e4m3 products and conversions; Triton refuses them below
 SCALES = ("weight_scale", "weight_scale_inv")
 
@@ -30,7 +31,7 @@ Matrix = torch.Tensor | Fp8Weight
 def obstacle_in(stored: Mapping[str, Any]) -> str | None:
     """Why a `quantization_config` is not one that loads here; None if it is."""
     method = str(stored.get("quant_method", "unknown"))
-    if method not in METHODS:
+    if method not in METHODS | {MXFP4}:
         return method
     if method == "modelopt" and str(stored.get("quant_algo", "FP8")).upper() != "FP8":
         return f"{method} {stored['quant_algo']}"

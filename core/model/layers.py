@@ -9,7 +9,7 @@ import torch
 from ...kernels.linear import Linear
 from ...kernels.rope_kv_write import HeadNorm
 from ..shape import ModelShape
-from .feed_forward import FeedForward, load_feed_forward
+from .feed_forward import GPT_OSS, FeedForward, load_feed_forward
 from .weights import Loader
 
 
@@ -22,6 +22,7 @@ class DecoderLayer:
     output: Linear
     feed_forward: FeedForward
     window: int | None
+    sinks: torch.Tensor | None  # [num_heads] attention sinks of gpt-oss
     kv_scales: tuple[float, float]  # what K and V are divided by in an FP8 cache
 
 
@@ -38,6 +39,7 @@ def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
             load.vector(f"{attention}.k_norm.weight", shape.head_dim),
             eps,
         )
+    has_sinks = shape.architecture == GPT_OSS
     return DecoderLayer(
         qkv=load.linear(
             {f"{attention}.q_proj": q_size, f"{attention}.k_proj": kv_size, f"{attention}.v_proj": kv_size},
@@ -46,9 +48,14 @@ def load_layer(load: Loader, shape: ModelShape, index: int) -> DecoderLayer:
             norm=load.norm(f"{prefix}.input_layernorm", hidden, eps),
         ),
         head_norm=head_norm,
-        output=load.linear({f"{attention}.o_proj": hidden}, q_size, bias=f"{attention}.o_proj.bias" in load),
+        output=load.linear(
+            {f"{attention}.o_proj": hidden},
+            q_size,
+            bias=(has_sinks and shape.attention_bias) or f"{attention}.o_proj.bias" in load,
+        ),
         feed_forward=load_feed_forward(load, shape, index),
         window=window_of(shape, index),
+        sinks=load.vector(f"{attention}.sinks", shape.num_heads) if has_sinks else None,
         kv_scales=load.kv_scales(attention),
     )
 

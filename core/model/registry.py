@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 
 from ..errors import ModelError
@@ -9,13 +11,16 @@ from ..rope_scaling import rope_kind
 from ..shape import ModelShape
 from .base import Model, WeightSource
 from .decoder import Decoder
-from .feed_forward import MIXTURES
+from .feed_forward import CLAMPED_SWIGLU, GPT_OSS, MIXTURES
+from .fp8 import MXFP4
 from .rope import SCALINGS
 
 DENSE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 
+ATTENTION = ("full_attention", "sliding_attention")  # the kinds of layers
+
 # Others share an architecture's name, not its tensors' (EXAONE 3 is a LlamaForCausalLM).
-MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"})
+MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gpt_oss"})
 
 
 def obstacle(shape: ModelShape) -> str | None:
@@ -28,6 +33,11 @@ def obstacle(shape: ModelShape) -> str | None:
         return f"model type {raw['model_type']}"
     if shape.num_experts and shape.architecture not in MIXTURES:
         return "a mixture of experts"
+    if shape.num_experts and not 0 < shape.experts_per_token <= shape.num_experts:
+        return f"a choice of {shape.experts_per_token} of {shape.num_experts} experts"
+    kinds = raw.get("layer_types")
+    if kinds and (len(kinds) < shape.num_layers or any(kind not in ATTENTION for kind in kinds)):
+        return f"layer_types that are not {shape.num_layers} of {' and '.join(ATTENTION)}"
     if kind is not None and kind not in SCALINGS:
         return f"rope scaling {kind!r}"
     rope = raw.get("rope_parameters") or {}
@@ -39,6 +49,22 @@ def obstacle(shape: ModelShape) -> str | None:
         return "norms of queries and keys"
     if raw.get("mlp_bias"):
         return "a bias in the feed-forward layers"
+    if shape.architecture == GPT_OSS:
+        return _obstacle_of_gpt_oss(shape)
+    return "weights in MXFP4" if shape.quantization == MXFP4 else None
+
+
+def _obstacle_of_gpt_oss(shape: ModelShape) -> str | None:
+    """The experts' kernels read them packed alone; what a config.json leaves out has other defaults than elsewhere."""
+    if shape.quantization != MXFP4:
+        return "experts that are not in MXFP4"
+    for keys in (("layer_types",), ("rope_parameters", "rope_scaling")):
+        if not any(shape.raw.get(key) for key in keys):
+            return f"a config.json without {' and '.join(keys)}"
+    for key, default in CLAMPED_SWIGLU.items():
+        value = shape.raw.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+            return f"{key} {value!r}"
     return None
 
 

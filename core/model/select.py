@@ -13,11 +13,10 @@ import torch
 from ..errors import ModelError
 from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
-from . import mxfp4
 from .base import Model
 from .feed_forward import MIXTURES
 from .finite import all_finite, may_be_damaged, require_finite, total
-from .fp8 import obstacle_in
+from .fp8 import MXFP4, obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
 from .loading.files import read_json
 from .registry import DENSE, build, obstacle
@@ -37,25 +36,23 @@ def model_shape(folder: Path) -> ModelShape:
     raw = read_json(folder / "config.json")
     quantised = raw.get("quantization_config")
     method = obstacle_in(quantised) if isinstance(quantised, dict) else quantised
-    if method and method != mxfp4.METHOD:
-        raise _not_loaded(folder, method)
-    ends = eos_token_ids(folder)
-    if not _has_own_definition(raw, folder):
-        if quantised and not method:
-            raise ModelError(f"{folder.name}: FP8 weights load into the project's own model definitions only")
-        from .trial import fallback_shape
-
-        return replace(fallback_shape(folder), eos_token_ids=ends)
     if method:
-        raise _not_loaded(folder, method)
-    return replace(shape_from_config(raw, folder.name), eos_token_ids=ends)
+        raise ModelError(
+            f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
+            "use the model in its original precision, or a GGUF file of it"
+        )
+    ends = eos_token_ids(folder)
+    reason = _own_obstacle(raw, folder)
+    if reason is None:
+        return replace(shape_from_config(raw, folder.name), eos_token_ids=ends)
+    if quantised:
+        raise ModelError(
+            f"{folder.name}: {reason} is not among the project's own model definitions, and quantised weights load "
+            "into these alone; use the model in its original precision"
+        )
+    from .trial import fallback_shape
 
-
-def _not_loaded(folder: Path, method: object) -> ModelError:
-    return ModelError(
-        f"{folder.name}: its weights are quantised ({method}), which this engine does not load; "
-        "use the model in its original precision, or a GGUF file of it"
-    )
+    return replace(fallback_shape(folder), eos_token_ids=ends)
 
 
 def open_model(
@@ -68,6 +65,10 @@ def open_model(
 ) -> Model:
     """The model of `model_shape(folder)` with its weights on the device, those of its layers in FP8 with
     `quantize_fp8`. Raises ModelError."""
+    if quantize_fp8 and shape.quantization == MXFP4:
+        raise ModelError(
+            f"{folder.name}: quantization fp8: its weights are already quantised (mxfp4); leave it out"
+        )
     if obstacle(shape) is None:
         weights = _Watched(open_weights(folder), device)
         try:
@@ -135,8 +136,8 @@ def _is_layer(name: str, shape: ModelShape) -> bool:
     return found is not None and int(found[1]) < shape.num_layers
 
 
-def _has_own_definition(raw: dict, folder: Path) -> bool:
-    """Whether the project's own definitions run a configuration. A family of ours with a broken configuration is an error."""
+def _own_obstacle(raw: dict, folder: Path) -> str | None:
+    """As `registry.obstacle`, of a configuration. A family of ours with a broken configuration is an error."""
     architectures = raw.get("architectures")
     named = isinstance(architectures, list) and architectures and architectures[0] in DENSE | MIXTURES
     try:
@@ -149,4 +150,4 @@ def _has_own_definition(raw: dict, folder: Path) -> bool:
         raise ModelError(
             f"{folder.name}: {reason} is not supported from GGUF; use the model's safetensors instead"
         )
-    return reason is None
+    return reason

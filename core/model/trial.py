@@ -19,7 +19,6 @@ from ..errors import ModelError
 from ..rope_scaling import rope_kind, rope_of
 from ..served import served_shape
 from ..shape import ModelShape, shape_from_config
-from . import mxfp4
 from .plugged_attention import AskedLayer, plug_into, register
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def fallback_shape(folder: Path) -> ModelShape:
 
     Figures that only arithmetic about memory needs (the feed-forward size) come from the configuration.
     """
-    config, _ = dense_config(folder)
+    config = _config(folder)
     text = config.get_text_config()
     raw = text.to_dict()  # before the trial run, which sets a type of its own
     name = f"{folder.name}: {config.model_type}"
@@ -83,16 +82,6 @@ def _config(folder: Path) -> PretrainedConfig:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # a configuration fails to parse in many ways
         raise ModelError(f"{folder}: transformers cannot read its configuration: {error}") from error
-
-
-def dense_config(folder: Path) -> tuple[PretrainedConfig, bool]:
-    """The configuration of a checkpoint, and whether it is in MXFP4, of which it then says no word. Raises ModelError."""
-    config = _config(folder)
-    stored = getattr(config, "quantization_config", None)
-    packed = isinstance(stored, dict) and stored.get("quant_method") == mxfp4.METHOD
-    if packed:
-        vars(config).pop("quantization_config")
-    return config, packed
 
 
 def _from_config(name: str, config: PretrainedConfig) -> PreTrainedModel:

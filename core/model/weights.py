@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...kernels.experts import Experts
+from ...kernels.experts.mxfp4 import BIAS, GROUP, Mxfp4Weight, make_mxfp4_experts
 from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
 from ...kernels.linear.fp8 import quantize_weight
@@ -87,6 +88,35 @@ class Loader:
         down = [self.matrix(name, hidden, inner) for name in downs]
         scales = self._input_scale([*gates, *ups]), self._input_scale(downs)
         return matrix_experts(gate, up, down, self._dtype, scales)
+
+    def packed_experts(
+        self, name: str, experts: int, inner: int, hidden: int, swiglu: tuple[float, float]
+    ) -> Experts:
+        """The experts of a layer that lie together in MXFP4; `swiglu` is its limit and its slope."""
+        gate_up = self._packed(f"{name}.gate_up_proj", experts, 2 * inner, hidden)
+        down = self._packed(f"{name}.down_proj", experts, hidden, inner)
+        try:
+            return make_mxfp4_experts(gate_up, down, self._dtype, *swiglu)
+        except ValueError as error:
+            raise ModelError(f"{name}: {error}") from error
+
+    def _packed(self, name: str, *size: int) -> Mxfp4Weight:
+        """The weight [experts, rows, columns] called `name`, and its bias, on the device."""
+        groups = (*size[:2], size[2] // GROUP)
+        bias = self.tensor(f"{name}_bias", *size[:2])
+        blocks = self._sized(f"{name}_blocks", (*groups, GROUP // 2)).to(self._device)
+        scales = self._sized(f"{name}_scales", groups).to(self._device)
+        try:
+            made = Mxfp4Weight(blocks, scales, bias)
+        except ValueError as error:
+            raise ModelError(f"{name}_blocks: {error}") from error
+        if (
+            6 * 2.0 ** (int(scales.max()) - BIAS) > torch.finfo(self._dtype).max
+        ):  # 6 is the largest number of a block
+            raise ModelError(
+                f"{name}_scales: its largest leaves the range of {self._dtype}; the file is damaged, or needs another dtype"
+            )
+        return made
 
     def kv_scales(self, attention: str) -> tuple[float, float]:
         """Calibrated scales of K and V for the attention called so; 1 where a checkpoint has none above zero.

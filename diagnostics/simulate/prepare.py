@@ -253,7 +253,7 @@ def prepare(
     engine, targets = engine or EngineKind(), targets or Targets()
     shape = shape or shape_named(loaded.config.model)
     if engine.name == "camshaft":
-        shape = served_shape(shape)
+        shape = served_shape(shape, on_cpu=hardware.device_type == "cpu")
     entries = {**loaded.entries, **loaded.foreign}
     assumptions = list(
         unmodelled(name for name, entry in entries.items() if entry.value not in (None, False))

@@ -1,6 +1,5 @@
 """Architectures without a definition of ours give transformers' own greedy tokens through the paged cache."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import DEEPSEEK_V3
+from tiny_models import DEEPSEEK_V3, GPT_OSS
 
 from camshaft.core.errors import ModelError
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.fallback import FallbackModel
-from camshaft.core.model.select import model_shape
 from camshaft.core.model.trial import fallback_shape
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
-from camshaft.core.sizes import weight_bytes
 
 CPU = torch.device("cpu")
 # Learned positions, partial rotary, parallel residuals, fused qkv, one kv head, norms elsewhere, scaled logits,
@@ -47,13 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 0.5,
     },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
-    "gpt_oss": {  # sinks
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "head_dim": 16,
-        "sliding_window": 12,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    },
+    "gpt_oss": GPT_OSS,
     "deepseek_v3": DEEPSEEK_V3,
 }
 
@@ -207,34 +198,3 @@ def test_weights_beyond_the_range_of_a_type_are_refused(make_tiny_model: Any, tm
     FallbackModel(folder, CPU, torch.float32)
     with pytest.raises(ModelError, match=r"wpe\.weight.* leaves the range of torch\.float16"):
         FallbackModel(folder, CPU, torch.float16)
-
-
-def test_experts_in_mxfp4_are_multiplied_out(make_tiny_model: Any, tmp_path: Path) -> None:
-    """A checkpoint as gpt-oss comes gives the tokens of the same weights in 16 bits."""
-    from safetensors.torch import load_file, save_file
-    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    source = make_tiny_model("gpt_oss", **KINDS["gpt_oss"])
-    packed, plain = tmp_path / "packed", tmp_path / "plain"
-    shutil.copytree(source, packed)
-    shutil.copytree(source, plain)
-    weights = load_file(source / "model.safetensors")
-    stored = dict(weights)
-    draw = torch.Generator().manual_seed(0)
-    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
-        experts, columns, rows = weights[name].shape
-        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8, generator=draw)
-        scales = torch.randint(121, 126, blocks.shape[:-1], dtype=torch.uint8, generator=draw)
-        del stored[name]
-        stored[f"{name}_blocks"], stored[f"{name}_scales"] = blocks, scales
-        weights[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).contiguous()
-    save_file(stored, packed / "model.safetensors", {"format": "pt"})
-    save_file(weights, plain / "model.safetensors", {"format": "pt"})
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    (packed / "config.json").write_text(json.dumps(config))
-    shape = model_shape(packed)
-    assert weight_bytes(shape) == weight_bytes(model_shape(plain))
-    prompts = [np.arange(9), np.arange(30, 60)]
-    expected = greedy_reference(plain, prompts, 6)
-    assert greedy_paged(packed, prompts, 6, chunk=7) == expected
