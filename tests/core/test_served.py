@@ -24,6 +24,7 @@ from camshaft.core.served import served_shape
 from camshaft.core.shape import read_shape
 from camshaft.core.sizes import kv_bytes_per_token, weight_bytes
 from camshaft.diagnostics.cost.hardware import load_hardware
+from camshaft.diagnostics.cost.step import StepCost
 from camshaft.diagnostics.simulate import EngineKind, prepare
 
 A10 = Hardware(kind="cuda", name="NVIDIA A10G", memory_bytes=24 * GIB, compute_capability=(8, 6))
@@ -90,3 +91,14 @@ def test_a_checkpoint_that_fits_only_packed_is_served_by_a_gpu_alone() -> None:
     assert budget_on(A10).fits
     with pytest.raises(CapacityError, match=r"less weights 7\d\.\d\d"):
         budget_on(CPU).require_fit()
+
+
+def test_a_step_reads_experts_as_they_are_held() -> None:
+    """Of gpt-oss-20b 64 tokens visit most experts: some 10 GB packed, 36 GB multiplied out."""
+    sheet, shape = load_hardware("H100"), shape_named("gpt-oss-20b")
+    packed, plain = (
+        StepCost(served_shape(shape, on_cpu=on_cpu), sheet).decode_step(64, 1000).experts
+        for on_cpu in (False, True)
+    )
+    least_ms = 9.5e9 / (sheet.memory_bandwidth_gb_s * 1e6)
+    assert least_ms < packed < 1.5 * least_ms < 3.5 * least_ms < plain
