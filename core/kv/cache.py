@@ -74,7 +74,7 @@ class KVCache:
             shared = blocks[-1]
             blocks[-1] = self._take(1)[0]
             self.tables.copy_block(shared, blocks[-1])
-            self.pool.release([shared], kept=self.prefix)
+            self.pool.release([shared], kept=self.prefix.blocks)
         self.tables.extend(row, blocks)
 
     def grow(self, row: int, tokens: int) -> None:
@@ -105,7 +105,7 @@ class KVCache:
 
     def end(self, row: int) -> None:
         """Gives a row's blocks back, the last ones first in line for reuse."""
-        self.pool.release(reversed(self.tables.clear(row)), kept=self.prefix)
+        self.pool.release(reversed(self.tables.clear(row)), kept=self.prefix.blocks)
 
     def waste(self, rows: np.ndarray, computed: np.ndarray) -> float:
         """Share of the slots in the rows' blocks that hold no token."""

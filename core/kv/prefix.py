@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -38,8 +38,10 @@ class PrefixIndex:
         self.queries = 0  # tokens looked up at admission
         self.hits = 0  # of these, found
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._hash_of
+    @property
+    def blocks(self) -> KeysView[int]:
+        """Those whose content may be found."""
+        return self._hash_of.keys()
 
     def __len__(self) -> int:
         return len(self._entries)

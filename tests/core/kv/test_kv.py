@@ -48,6 +48,31 @@ def test_a_shared_block_is_free_only_when_the_last_holder_lets_go() -> None:
         pool.release([block])
 
 
+def test_a_free_block_is_shared_only_where_its_content_was_kept() -> None:
+    pool = BlockPool(3)
+    a, b = pool.take(2)
+    pool.release([a], kept={a})
+    pool.release([b])
+    pool.share([a])
+    assert pool.refs(a) == 1
+    with pytest.raises(IntegrityError, match=f"block {b} shared"):
+        pool.share([b])
+    pool.check({a: 1})
+
+
+def test_a_block_that_is_nowhere_or_twice_free_is_noticed() -> None:
+    lost, twice = BlockPool(2), BlockPool(2)
+    lost.take(1)
+    with pytest.raises(IntegrityError, match="block 0: 1 references, 0 holders"):
+        lost.check({})
+    lost._refs[0] = 0
+    with pytest.raises(IntegrityError, match="do not add up"):
+        lost.check({})
+    twice._empty.append(0)
+    with pytest.raises(IntegrityError, match="do not add up"):
+        twice.check({})
+
+
 def test_more_than_is_free_is_refused_whole() -> None:
     pool = BlockPool(2)
     with pytest.raises(IntegrityError, match="3 blocks wanted, 2 free"):
