@@ -23,7 +23,7 @@ FORMATS = ("text", "json", "sarif", "github", "markdown")
 LEVELS = ("error", "warning", "info", "never")
 
 EPILOG = """Exit status: 0 nothing at or above --fail-on, 1 something, 2 an input, version or device that cannot be judged.
-After --fix it says what is left. An INPUT that starts no server is skipped with a note where another one starts one.
+After --fix it says what is left, or 1 where a fix could not be made. An INPUT that starts no server is skipped with a note where another one starts one.
 
 \b
 Examples:
@@ -106,15 +106,15 @@ def check_flags(inputs: tuple[str, ...], commands: tuple[str, ...], **options: A
     if not inputs and not commands:
         raise click.UsageError("give an INPUT or --command TEXT")
     found, failed = _read(inputs, commands, options["engine"])
-    targets, changes = options["targets"], options["fix"] or options["diff_only"]
+    targets, changes, unmade = options["targets"], options["fix"] or options["diff_only"], False
     with user_errors():
         judge = _judge(options)
         results = judge(found, targets)
         if changes:
             write = options["fix"] and not options["diff_only"]
             unsafe = options["unsafe_fixes"]
-            remaining, refused = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe, write)
-            results, failed = remaining if write else results, failed or refused
+            remaining, unmade, unwritten = _fix(found, lambda c: judge([c], targets[-1:])[0], unsafe, write)
+            results, failed = remaining if write else results, failed or unwritten
     if not changes and (found or options["form"] != "text"):
         from ..diagnostics.compat.render import render
 
@@ -122,7 +122,7 @@ def check_flags(inputs: tuple[str, ...], commands: tuple[str, ...], **options: A
         if text:
             # https://no-color.org: any value but the empty one asks for plain text.
             click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
-    sys.exit(2 if failed else _status(results, options["fail_on"]))
+    sys.exit(2 if failed else max(_status(results, options["fail_on"]), unmade))
 
 
 def _pages(code: str | None, folder: Path | None) -> None:
@@ -193,19 +193,24 @@ def _status(results: Sequence[Result], fail_on: Severity | Literal["never"]) -> 
 
 def _fix(
     found: list[Configuration], judge: Callable[[Configuration], Result], unsafe: bool, write: bool
-) -> tuple[list[Result], bool]:
-    """Show each source's diff and, if asked, write it; returns the verdicts after, and whether a fix was refused."""
+) -> tuple[list[Result], bool, bool]:
+    """Show each source's diff and, if asked, write it.
+
+    Returns the verdicts after, whether a fix could not be made, and whether a file could not be written.
+    """
     from ..diagnostics.compat.fix.files import fix_all, flags_left
 
     remaining: list[Result] = []
-    refused = False
+    unmade = unwritten = False
     for fixed in fix_all(found, judge, unsafe):
-        for message in fixed.refused:
-            click.echo(f"Error: {message}", err=True)
-        refused = refused or bool(fixed.refused)
-        click.echo(fixed.plan.diff() or f"{fixed.label}: nothing to fix")
+        for message in dict.fromkeys(fixed.refused):
+            click.echo(f"not fixed: {message}", err=True)
+        unmade = unmade or bool(fixed.refused)
+        diff = fixed.plan.diff()
+        if diff or not fixed.refused:
+            click.echo(diff or f"{fixed.label}: nothing to fix")
         written = write and _write(fixed)
-        refused = refused or (write and not written)
+        unwritten = unwritten or (write and not written)
         click.echo(_after(fixed, written), err=True)
         if fixed.plan.fixed:
             for moved in _moves(fixed):
@@ -213,7 +218,7 @@ def _fix(
         if fixed.plan.left:
             click.echo(f"{fixed.label}: left to --unsafe-fixes: {flags_left(fixed.plan.left)}", err=True)
         remaining += fixed.results
-    return remaining, refused
+    return remaining, unmade, unwritten
 
 
 def _moves(fixed: Fixed) -> Iterable[str]:
@@ -251,7 +256,8 @@ def _after(fixed: Fixed, write: bool) -> str:
     for result in fixed.results:
         words = verdict(result)
         now = f"{'now' if write else 'then'} {words}" if result.starts else f"still {words}"
+        which = f"{result.input} " if result.input != fixed.label else ""
         said.append(
-            f"{now} at {result.target}" + (f" ({counts(result.findings)})" if result.findings else "")
+            f"{which}{now} at {result.target}" + (f" ({counts(result.findings)})" if result.findings else "")
         )
     return f"{done}; " + "; ".join(dict.fromkeys(said))

@@ -221,6 +221,29 @@ def test_a_fix_says_what_it_did_and_exits_by_what_is_left(tmp_path: Path) -> Non
     assert "fixed 1; still does not start at 0.33.0 (1 error" in result.stderr
 
 
+def test_what_cannot_be_fixed_is_said_and_exits_with_1(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "if x; then A=(--guided-decoding-backend xgrammar); else A=(--guided-decoding-backend guidance); fi\n"
+        'vllm serve m "${A[@]}"\nvllm serve n --swap-space 4\n'
+    )
+    result = run(str(path), "--to", "0.33.0")
+    assert '{"backend": "xgrammar"}' in result.stdout
+    assert '{"backend": "guidance"}' in result.stdout
+    result = run(str(path), "--to", "0.33.0", "--fix", "--fail-on", "never")
+    assert result.exit_code == 1
+    assert "edit it by hand" in result.stderr
+    assert path.read_text().endswith("vllm serve n\n")
+
+
+def test_each_server_of_a_script_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("from vllm import LLM\nLLM('m', swap_space=4)\nLLM('n', dtype='x')\n")
+    result = run(str(path), "--to", "0.33.0", "--fix")
+    assert f"fixed 1; {path}:2 now starts at 0.33.0; {path}:3 still does not start" in result.stderr
+    assert path.read_text().count("LLM('m')") == 1
+
+
 def test_a_fix_says_that_the_release_moves_with_it(tmp_path: Path) -> None:
     path = tmp_path / "start.sh"
     path.write_text("docker run vllm/vllm-openai:v0.8.5 --model m --swap-space 4\n")

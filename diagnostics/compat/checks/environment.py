@@ -135,7 +135,7 @@ def _option_flag(context: Context, change: VariableChange | None) -> Flag | None
 
 def _has_words(context: Context) -> bool:
     """Whether an option can be written behind a word of the command."""
-    return any(word.style != "expanded" for word in context.configuration.words)
+    return any(word.style in ("shell", "item") for word in context.configuration.words)
 
 
 def _value_edit(flag: Flag, option: str, value: str) -> Edit | None:

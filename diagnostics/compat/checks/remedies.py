@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from ..facts.unknown import Unknown
-from ..inputs.base import Entry
+from ..inputs.base import Entry, Word
 from ..parsing.parser import Misuse, Use
 from ..releases.changes import OptionChange
 from .context import Context
@@ -51,7 +51,7 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
     name = misuse.flag.name if misuse.flag else context.options.name(head(misuse.spelled)) or misuse.spelled
     drop = Edit("unset", name, safe=change.safe)
     if change.into and change.into in context.table.flags:
-        merged = merged_values(context, change.into)
+        merged = merged_values(context, change.into, misuse)
         flag = context.table.flags[change.into].name
         later = change.is_later(context.target)
         safe = change.safe and not later
@@ -79,8 +79,17 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
     return change.fix or "Delete it.", ()
 
 
-def merged_values(context: Context, into: str) -> dict[str, Any]:
-    """The JSON value of `into` that all the given options that moved there amount to, with what it already holds."""
+def _excludes(one: Misuse | Use, other: Misuse | Use) -> bool:
+    origin = one.option.origins[0]
+    branched = isinstance(origin, Word) and origin.conditional
+    return branched and other.spelled == one.spelled and other.option is not one.option
+
+
+def merged_values(context: Context, into: str, one: Misuse | Use | None = None) -> dict[str, Any]:
+    """The JSON value of `into` that all the given options that moved there amount to, with what it already holds.
+
+    Where `one` of them stands in a branch, another branch's use of the same option has no part in it.
+    """
     merged: dict[str, Any] = {}
     given = context.values.get(into.lstrip("-").replace("-", "_"))
     members: list[Misuse | Use] = [
@@ -92,6 +101,8 @@ def merged_values(context: Context, into: str) -> dict[str, Any]:
         change = context.changes.options.get(name or "")
         key = change.key_at(context.target) if change is not None else None
         if change is None or change.into != into or key is None:
+            continue
+        if one is not None and _excludes(one, member):
             continue
         value = member.value if isinstance(member, Use) else given_value(context, member)
         if isinstance(value, Unknown):

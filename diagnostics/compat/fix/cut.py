@@ -10,6 +10,14 @@ Span = tuple[int, int]
 Replacement = tuple[int, int, str]
 # What may stand between an item and its comma: blanks, and the backslash of a line that goes on.
 _BLANKS = " \t\r\n\\"
+# Where a statement of a shell begins and ends, what joins it to the next, and words around the first and last of a block.
+_BEGINS = re.compile(r"(?:^|(?<!\\)\n|[;&|({)]|\b(?:then|else|do))[ \t]*$")
+_KEYWORD = re.compile(r"(?:^|[;&\n({)]|\b(?:then|else|do))[ \t]*\b(export|env)[ \t]+$")
+_SETS = re.compile(r"(?:export|env|declare|local|readonly|typeset)\b|\w+=")
+_ENDS = re.compile(r"[ \t]*(?:[;&|)\n]|$)")
+_JOINS = re.compile(r"[ \t]*(&&|;(?!;))[ \t]*")
+_OPENS = re.compile(r"(?:\b(?:then|else|do)|[({])$")
+_CLOSES = re.compile(r"[\s;]*(?:(?:fi|else|elif|done)\b|[)}])")
 _LINE_END = re.compile(r"[ \t]*(?:\\[ \t]*|#[^\n]*)?\r?(?:\n|$)")
 
 
@@ -38,10 +46,11 @@ class Changes:
         self._items.setdefault(source.name, []).append((start, end))
 
     def take_back(self, source: Source, start: int, end: int) -> bool:
-        """Leave an item where it is; whether it was to be taken out."""
-        items = self._items.get(source.name, [])
-        found = (start, end) in items
-        self._items[source.name] = [item for item in items if item != (start, end)]
+        """Leave an item or a word where it is; whether it was to be taken out."""
+        going = [spans.get(source.name, []) for spans in (self._items, self._words)]
+        found = any((start, end) in spans for spans in going)
+        for spans in going:
+            spans[:] = [span for span in spans if span != (start, end)]
         return found
 
     def drops(self, word: Word) -> bool:
@@ -55,8 +64,8 @@ class Changes:
         found = {}
         for name, source in self._sources.items():
             text = source.text
-            spans = shell_cuts(text, self._words.get(name, [])) + item_cuts(text, self._items.get(name, []))
-            cuts = [(*span, "") for span in spans]
+            cuts = shell_cuts(text, self._words.get(name, []))
+            cuts += [(*span, "") for span in item_cuts(text, self._items.get(name, []))]
             new = applied(text, [*self._replacements.get(name, []), *cuts])
             if new != source.text:
                 found[name] = (source.text, new)
@@ -97,7 +106,7 @@ def shell_span(text: str, start: int, end: int) -> Span:
         if text[:back].endswith("\\"):
             back = len(text[: back - 1].rstrip(" \t"))
         return back, right
-    if left == 0 or text[left - 1] in "\"'(":
+    if at_line_start or (left == start and text[left - 1] in "\"'("):
         return start, after
     return left, right
 
@@ -113,15 +122,34 @@ def _runs(text: str, spans: list[Span], between: re.Pattern[str]) -> list[Span]:
     return runs
 
 
-def shell_cuts(text: str, spans: list[Span]) -> list[Span]:
+def shell_cuts(text: str, spans: list[Span]) -> list[Replacement]:
     """`shell_span` of each run of words to take out; a statement that is left with its keyword alone goes whole."""
-    runs = _runs(text, spans, re.compile(r"(?:[ \t]|\\\n)*"))
-    found = []
-    for start, end in runs:
-        keyword = re.search(r"(?:^|(?<=[;&\n]))[ \t]*\b(export|env)[ \t]+$", text[:start])
-        alone = keyword is not None and re.match(r"[ \t]*(?:[;&\n]|$)", text[end:])
-        found.append(shell_span(text, keyword.start(1) if keyword and alone else start, end))
+    found: list[Replacement] = []
+    for start, end in reversed(_runs(text, spans, re.compile(r"(?:[ \t]|\\\n)*"))):
+        rest = applied(text, found)[end:]
+        alone = _ENDS.match(rest)
+        keyword = _KEYWORD.search(text[:start]) if alone else None
+        start = keyword.start(1) if keyword else start
+        found.append(
+            _statement_cut(text, start, end, rest)
+            if alone and _SETS.match(text, start) and _BEGINS.search(text[:start])
+            else (*shell_span(text, start, end), "")
+        )
     return found
+
+
+def _statement_cut(text: str, start: int, end: int, rest: str) -> Replacement:
+    """How a whole statement goes: with the `&&` or `;` behind it, or for a `:` where the shell needs some statement.
+
+    `rest` is what will stand behind it.
+    """
+    before, joined = text[:start].rstrip(), _JOINS.match(rest)
+    guarded = before.endswith(("&&", "||"))
+    if guarded and not (joined and joined.group(1) == "&&" and before.endswith("&&")):
+        return start, end, ":"
+    if not guarded and _OPENS.search(before) and _CLOSES.match(rest):
+        return start, end, ":"
+    return (start, end + joined.end(), "") if joined else (*shell_span(text, start, end), "")
 
 
 def is_block_item(text: str, start: int, end: int) -> bool:
@@ -161,16 +189,6 @@ def _item_span(text: str, start: int, end: int) -> Span:
 
 def cut_variable(setting: EnvSetting, changes: Changes) -> None:
     """Cut the text that sets an environment variable, if its source is known."""
-    source, start, end = setting.source, setting.start, setting.end
-    if source is None:
-        return
-    text = source.text
-    if setting.style == "shell":
-        statement = not text.startswith(setting.name, start)  # `export X=1`, not `X=1 command`
-        joined = re.match(r"[ \t]*(?:&&|;)[ \t]*", text[end:])
-        if statement and joined:
-            changes.put(source, start, end + joined.end())
-        else:
-            changes.drop_words(source, start, end)
-    else:
-        changes.drop_item(source, start, end)
+    if setting.source is not None:
+        drop = changes.drop_words if setting.style == "shell" else changes.drop_item
+        drop(setting.source, setting.start, setting.end)

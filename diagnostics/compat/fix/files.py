@@ -41,11 +41,13 @@ def _fix_group(group: list[Configuration], judge: Judge, unsafe: bool) -> Fixed:
         configuration = group[position]
         shared = _shared(configuration, group[position + 1 :])
         try:
-            made = plan(configuration, judge(configuration), unsafe, keep=shared)
+            beside = [other for other in group if other is not configuration]
+            made = plan(configuration, judge(configuration), unsafe, shared, beside)
             again = _read_again(group, made)
         except CamshaftError as error:
             outcome.refused.append(str(error))
             continue
+        outcome.refused += made.refused
         _merge(outcome.plan, made)
         if again is None:
             return outcome

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..check import check
 from ..checks.context import Context
 from ..checks.findings import Edit, Result
-from ..inputs.base import Configuration, Entry, UnreadableInput, Word
+from ..inputs.base import Configuration, Entry, EnvSetting, UnreadableInput, Word
 from ..inputs.read import read_again
 from ..releases.table import negative_of
 from ..releases.versions import parse
-from .cut import Changes, cut_variable, is_block_item
+from .cut import Changes, cut_variable
 from .settings import CannotFix, edit_settings
+from .words import drop_option, rename_option, set_option
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Plan:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     applied: list[Edit] = field(default_factory=list)
     left: list[Edit] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # why some edits are for a person to make
     fixed: int = 0  # findings whose every edit was made
 
     def diff(self) -> str:
@@ -43,11 +44,15 @@ class Plan:
 
 
 def plan(
-    configuration: Configuration, result: Result, unsafe: bool = False, keep: Collection[str] = ()
+    configuration: Configuration,
+    result: Result,
+    unsafe: bool = False,
+    keep: Collection[str] = (),
+    beside: Sequence[Configuration] = (),
 ) -> Plan:
     """The edits that the findings of one result propose, applied to the texts the configuration came from.
 
-    Variables in `keep` stay set: other servers see them as well.
+    Variables in `keep` stay set: other servers see them as well. `beside` are the other servers of the source.
     Raises CannotFix when the edited text would not hold what it should.
     """
     context = Context(configuration, result.engine, None, parse(result.target), {}, None)
@@ -58,25 +63,65 @@ def plan(
     chosen: list[Edit] = []
     for edit in wanted:
         (chosen if edit.safe or unsafe else made.left).append(edit)
-    changes = Changes()
-    for edit in chosen:
-        uses, target = _origins(context, edit.flag), _target(context, edit)
-        if target == "environment":
-            cut_variable(configuration.env[edit.flag], changes)
-        elif target == "settings":
-            edit_settings(configuration, edit, _keys(uses), _replaced(context, result, edit), changes)
-        elif target == "words":
-            words = [[o for o in use if isinstance(o, Word)] for use in uses]
-            _edit_words(context, edit, [use for use in words if use], changes)
-        if target != "nothing":
-            made.applied.append(edit)
-    made.texts = changes.texts()
+    made.texts = _edited(context, result, chosen, beside, made)
     made.fixed = sum(
         bool(f.edits) and all(edit in made.applied or edit.flag in keep for edit in f.edits)
         for f in result.findings
     )
     _verify(context, result, made)
     return made
+
+
+def _edited(
+    context: Context, result: Result, chosen: list[Edit], beside: Sequence[Configuration], made: Plan
+) -> dict[str, tuple[str, str]]:
+    """The texts with the chosen edits; those that cannot be made are left out, with all that goes with them."""
+    changes, made.applied = Changes(), []
+    for edit in chosen:
+        try:
+            if _make(context, result, edit, beside, changes):
+                made.applied.append(edit)
+        except CannotFix as error:
+            made.refused.append(str(error))
+            out = _going_with(edit, result)
+            return _edited(context, result, [e for e in chosen if _subject(e) not in out], beside, made)
+    return changes.texts()
+
+
+def _subject(edit: Edit) -> tuple[str, str]:
+    return edit.kind, edit.flag
+
+
+def _going_with(edit: Edit, result: Result) -> set[tuple[str, str]]:
+    """What is edited by the findings that ask for an edit, and by those that ask for any of that."""
+    findings = [{_subject(e) for e in finding.edits} for finding in result.findings]
+    found = {_subject(edit)}
+    while more := {s for edits in findings if edits & found for s in edits} - found:
+        found |= more
+    return found
+
+
+def _make(
+    context: Context, result: Result, edit: Edit, beside: Sequence[Configuration], changes: Changes
+) -> bool:
+    """Note what an edit changes; False where no text holds it."""
+    configuration = context.configuration
+    uses, target = _origins(context, edit.flag), _target(context, edit)
+    if target == "environment":
+        cut_variable(configuration.env[edit.flag], changes)
+    elif target == "settings":
+        going = sorted(_keys(_replaced(context, result, edit)), key=lambda entry: entry.start)
+        edit_settings(configuration, edit, _keys(uses), going, changes)
+    elif edit.kind == "set" and target == "words":
+        going = [*_words(_replaced(context, result, edit)), *_variables(context, result, edit)]
+        set_option(configuration, edit, _words(uses), going, beside, changes)
+    elif target == "words":
+        for use in _words(uses):
+            if edit.kind == "unset":
+                drop_option(use, changes)
+            elif edit.to is not None:
+                rename_option(use, edit, edit.to, changes)
+    return target != "nothing"
 
 
 def _held(configuration: Configuration, without: Collection[int] = ()) -> list[object]:
@@ -202,105 +247,23 @@ def _keys(uses: list[list[Entry | Word]]) -> list[Entry]:
     return list({id(origin): origin for use in uses for origin in use if isinstance(origin, Entry)}.values())
 
 
-def _replaced(context: Context, result: Result, edit: Edit) -> list[Entry]:
-    """The keys that go out by the findings that set an edit's option, as they stand in the text."""
+def _words(uses: list[list[Entry | Word]]) -> list[list[Word]]:
+    found = [[origin for origin in use if isinstance(origin, Word)] for use in uses]
+    return [use for use in found if use]
+
+
+def _gone_for(result: Result, edit: Edit) -> list[str]:
+    """What the findings that set an edit's option take out: options and variables."""
     findings = [f for f in result.findings if any(e.kind == "set" and e.flag == edit.flag for e in f.edits)]
-    flags = {e.flag for f in findings for e in f.edits if e.kind == "unset"}
-    keys = _keys([use for flag in flags for use in _origins(context, flag)])
-    return sorted(keys, key=lambda entry: entry.start)
+    return list(dict.fromkeys(e.flag for f in findings for e in f.edits if e.kind == "unset"))
 
 
-def _edit_words(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
-    """Drop, rename or set an option of a command."""
-    if edit.kind == "set":
-        _set(context, edit, uses, changes)
-    for use in uses if edit.kind != "set" else ():
-        if edit.kind == "unset":
-            _drop(use, changes)
-        elif edit.to is not None:
-            _rename(use, edit, edit.to, changes)
+def _replaced(context: Context, result: Result, edit: Edit) -> list[list[Entry | Word]]:
+    """The uses of the options that go for an edit's option."""
+    return [use for flag in _gone_for(result, edit) for use in _origins(context, flag)]
 
 
-def _rename(use: list[Word], edit: Edit, to: str, changes: Changes) -> None:
-    """Write the option's new name, and drop its value when it becomes a switch."""
-    word = use[0]
-    raw = word.source.text[word.start : word.end]
-    option = word.text.split("=", 1)[0]
-    at = raw.find(option)
-    if at < 0:
-        raise CannotFix(f"{word.place}: {option} is not written there as it stands; edit it by hand")
-    if edit.value is True and "=" in word.text:
-        closing = raw[-1] if raw[-1:] in "\"'" and raw[:1] == raw[-1:] else ""
-        changes.put(word.source, word.start, word.end, raw[:at] + to + closing)
-        return
-    changes.put(word.source, word.start + at, word.start + at + len(option), to)
-    if edit.value is True and len(use) > 1:
-        _drop(use[1:], changes)
-
-
-def _drop(use: list[Word], changes: Changes) -> None:
-    for word in use:
-        drop = changes.drop_item if word.style == "item" else changes.drop_words
-        drop(word.source, word.start, word.end)
-
-
-def _contiguous(use: list[Word]) -> list[list[Word]]:
-    """Words that stand next to each other in one source, continuation lines included."""
-    groups: list[list[Word]] = []
-    for word in use:
-        if groups and groups[-1][-1].source is word.source:
-            between = word.source.text[groups[-1][-1].end : word.start]
-            if not between.replace("\\\n", "").strip():
-                groups[-1].append(word)
-                continue
-        groups.append([word])
-    return groups
-
-
-def _set(context: Context, edit: Edit, uses: list[list[Word]], changes: Changes) -> None:
-    """Write an option's value where it stands, or the option behind the last word of the command that stays."""
-    option = negative_of(edit.flag) if edit.value is False else edit.flag
-    value = None if isinstance(edit.value, bool) else edit.value
-    shell = option if value is None else f"{option} {shlex.quote(value)}"
-    item = option if value is None else f"{option}={value}"
-    if uses:
-        _replace_value(uses[-1], shell, item, changes)
-        return
-    words = [word for word in context.configuration.words if word.style != "expanded"]
-    words = [word for word in words if not changes.drops(word)] or words
-    if not words:
-        raise CannotFix("the command has no place for a new option; edit it by hand")
-    last = max(words, key=lambda word: word.end)
-    text = last.source.text
-    line = text.rfind("\n", 0, last.start) + 1
-    if last.style == "item":
-        block = is_block_item(text, last.start, last.end)
-        separator = "\n" + text[line : last.start] if block else ", "
-        changes.put(last.source, last.end, last.end, separator + _item(item, last, block))
-        return
-    continued = line > 1 and text[: line - 1].rstrip(" \t").endswith("\\")
-    indent = text[line : len(text[line:]) - len(text[line:].lstrip(" \t")) + line]
-    changes.put(last.source, last.end, last.end, f" \\\n{indent}{shell}" if continued else f" {shell}")
-
-
-def _item(text: str, like: Word, block: bool) -> str:
-    """A text as an item of a list: plain behind a dash where YAML takes it so, else in the quotes of another item."""
-    if block and not any(char in text for char in "{}[]'\"#:,&*!|>%@`"):
-        return text
-    if like.source.text[like.start] == '"':
-        return json.dumps(text, ensure_ascii=False)
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _replace_value(use: list[Word], shell: str, item: str, changes: Changes) -> None:
-    first, last = use[0], use[-1]
-    if first.style == "item":
-        changes.put(first.source, first.start, first.end, _item(item, first, False))
-        if len(use) > 1:
-            _drop(use[1:], changes)
-        return
-    if len(_contiguous(use)) > 1:
-        raise CannotFix(
-            f"{first.place}: {shell.split()[0]} is written in more than one place; edit it by hand"
-        )
-    changes.put(first.source, first.start, last.end, shell)
+def _variables(context: Context, result: Result, edit: Edit) -> list[EnvSetting]:
+    """The variables that go for an edit's option."""
+    env = context.configuration.env
+    return [env[name] for name in _gone_for(result, edit) if name in env]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import yaml
 
@@ -26,8 +28,15 @@ def edit_settings(
 ) -> None:
     """Note what `edit` makes of the keys that set its option; a new one takes the place of one that it replaces and
     that goes, or stands behind the last one."""
-    if any(entry.end == 0 for entry in entries) or (configuration.typed and edit.kind != "unset"):
+    touched = [*entries, *(replaced if edit.kind == "set" else ())]
+    keywords = bool(touched) and all(_is_keyword(entry) for entry in touched)
+    if any(entry.end == 0 for entry in entries) or (
+        configuration.typed and edit.kind != "unset" and not keywords
+    ):
         raise CannotFix(f"{edit.flag} stands among settings that are no plain lines; edit it by hand")
+    if configuration.typed and edit.kind != "unset":
+        _edit_keywords(configuration, edit, entries, replaced, changes)
+        return
     if edit.kind == "set" and not entries:
         _add(configuration.entries, edit, replaced, changes)
     for entry in entries if edit.kind != "set" else entries[-1:]:
@@ -42,6 +51,53 @@ def edit_settings(
             changes.put(entry.source, entry.start, entry.start + colon, name)
         else:
             changes.put(entry.source, entry.start, entry.end, f"{name}: {_scalar(edit.value)}")
+
+
+def _is_keyword(entry: Entry) -> bool:
+    """Whether a setting is a keyword argument of Python, which stands in its place alone."""
+    return entry.source.text[entry.start : entry.value_start].rstrip().endswith("=")
+
+
+def _edit_keywords(
+    configuration: Configuration,
+    edit: Edit,
+    entries: Sequence[Entry],
+    replaced: Sequence[Entry],
+    changes: Changes,
+) -> None:
+    """Rename keyword arguments of Python, or set one where it stands or in the place of one that goes."""
+    name = (edit.to or edit.flag).lstrip("-").replace("-", "_")
+    if edit.kind == "rename" and edit.value is None:
+        for entry in entries:
+            old = entry.key.replace("-", "_")
+            changes.put(entry.source, entry.start, entry.start + len(old), name)
+        return
+    value = _literal(edit.value)
+    if "." in name or (isinstance(value, dict) and configuration.usage != "llm"):
+        raise CannotFix(f"{edit.flag} takes an object in Python that this does not write; edit it by hand")
+    entry = [*entries[-1:], *replaced][0]
+    taken = changes.take_back(entry.source, entry.start, entry.end)
+    before = "" if taken or entries else ", "  # another argument has taken the place
+    changes.put(entry.source, entry.start, entry.end, f"{before}{name}={_python(value)}")
+
+
+def _literal(value: str | bool | None) -> Any:
+    """A value of the command line as Python has it: an object or a number of JSON, or else the text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _python(value: Any) -> str:
+    """A value as Python code, texts in double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_python(key)}: {_python(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(map(_python, value)) + "]" if isinstance(value, list) else repr(value)
 
 
 def _add(entries: Sequence[Entry], edit: Edit, replaced: Sequence[Entry], changes: Changes) -> None:

@@ -13,12 +13,14 @@ from .containers import Container, basename, docker_env, extent, find_container,
 from .embedded import MANIFEST
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import ASSIGNMENT, Char, Piece, RawWord, here_documents, lex
-from .shell import Shell
+from .shell import ENTERS, LEAVES, Shell
 
 API_SERVER = re.compile(r"vllm\.entrypoints(\.\w+)*\.api_server(\.entry)?")
 API_SERVER_FILE = re.compile(r"(^|/)(entrypoints/(openai/)?)api_server\.py$")
 # Words of the shell's own in front of a command.
-KEYWORDS = frozenset(["!", "case", "do", "elif", "else", "esac", "fi", "if", "then", "until", "while", "{"])
+KEYWORDS = frozenset(("!", "until", "while", *ENTERS, *LEAVES))
+# Commands that look at something, in front of `&&` or `||`.
+TESTS = frozenset(["[", "[[", "test"])
 # What prints its words, and what looks for processes or lines that hold them.
 SAYS = frozenset(["echo", "printf"])
 SEEKS = frozenset(["egrep", "grep", "killall", "pgrep", "pkill"])
@@ -69,7 +71,11 @@ class CommandReader:
 
     def read(self, chars: list[Char], depth: int = 0) -> list[Configuration]:
         """The servers these characters start, in order; nested `sh -c "..."` texts included."""
+        tests = False
+        self.shell.open = []
         for command in lex(chars):
+            self.shell.operators(command[0].before, tests, command[0].start)
+            tests = command[0].literal in TESTS
             self._command(command, depth)
         said, self.said = self.said, []
         for words in said if not self.found else []:  # `echo "vllm serve ..." > run.sh`
@@ -83,6 +89,8 @@ class CommandReader:
         return self.found
 
     def _command(self, command: list[RawWord], depth: int) -> None:
+        if command[0].literal == "function":
+            command = command[2:]
         while command and command[0].literal in KEYWORDS:
             self.shell.keyword(command[0].literal, command[0].start)
             command = command[1:]
@@ -159,6 +167,7 @@ class CommandReader:
                 continue
             inner = CommandReader(self.source, self.label, list(env.values()), prose=True)
             inner.shell.variables |= self.shell.variables
+            inner.shell.blocks = self.shell.blocks
             chars = word_characters(word)
             found = inner.read(chars, depth + 1)
             self.manifests += inner.manifests
@@ -185,13 +194,14 @@ class CommandReader:
                 words=[self._marked(word) for word in words],
                 env=dict(env),
                 image=image,
+                blocks=self.shell.blocks,
             )
         )
         if is_huggingfaceserver(image) and point is None:
             adopt(self.found[-1])
 
     def _marked(self, word: Word) -> Word:
-        if word.style != "expanded" or not self.shell.is_conditional(word.start):
+        if word.style not in ("array", "expanded") or not self.shell.is_conditional(word.start):
             return word
         return msgspec.structs.replace(word, conditional=True)
 

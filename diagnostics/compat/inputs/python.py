@@ -7,14 +7,16 @@ a run could tell is kept as unknown.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from .base import Configuration, Entry, EnvSetting, Source, UnreadableInput, Word
 from .commands import CommandReader, align, find_entry, holds_server
 
+Node = ast.expr | ast.keyword
 # An argument's name (None for `**mapping`), where it stands, and its value.
-Given = tuple[str | None, ast.expr | ast.keyword, ast.expr]
+Given = tuple[str | None, Node, ast.expr]
 Usage = Literal["api_server", "llm", "engine"]
 # The classes of vLLM that take the engine's arguments as keywords; the first positional one is the model.
 CLASSES = frozenset({"LLM", "EngineArgs", "AsyncEngineArgs"})
@@ -69,6 +71,7 @@ class _Script:
         self._label = label
         self._vllm = imports_vllm(tree)
         self._names = _assigned_once(tree)
+        self._uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         self._env = dict(self._environment(tree))
 
     def configurations(self, node: ast.expr) -> list[Configuration]:
@@ -108,28 +111,32 @@ class _Script:
             mapping = self._mapping(value)
             if mapping is None:
                 found.unread = (*found.unread, f"**{ast.unparse(value)}")
-            for key, item in (mapping or {}).items():
-                self._add(found, key, at, item)
+            own = not isinstance(value, ast.Name) or self._uses[value.id] == 2  # set, and used here alone
+            for key, (written, item) in (mapping or {}).items():
+                self._add(found, key, at, item, written if own else None)
         return found
 
-    def _add(self, found: Configuration, name: str, at: ast.expr | ast.keyword, value: ast.expr) -> None:
+    def _add(
+        self, found: Configuration, name: str, at: Node, value: ast.expr, written: Node | None = None
+    ) -> None:
+        """Note an argument; `written` is the key of a `**mapping` that nothing else uses."""
         if name in NOT_OPTIONS:
             found.notes.append(f"{name} was not checked: no option of the command stands for it")
         else:
-            found.entries.append(self._entry(name, at, value))
+            if isinstance(at, ast.keyword) and at.value is value:
+                written = at
+            found.entries.append(self._entry(name, at, value, written))
 
-    def _entry(self, name: str, at: ast.expr | ast.keyword, node: ast.expr) -> Entry:
+    def _entry(self, name: str, at: Node, node: ast.expr, written: Node | None) -> Entry:
         opaque = False
         try:
             value = self._value(node)
         except _Unknown:
             value, opaque = ast.unparse(node), True
-        start, span = self._offset(at), (0, 0, 0)
-        if (
-            isinstance(at, ast.keyword) and at.value is node
-        ):  # no key of a `**mapping`, nor the model in first place
-            span = (start, self._offset(node), self._end(node))
-        place = self._source.place(start)
+        span = (0, 0, 0)
+        if written is not None:
+            span = (self._offset(written), self._offset(node), self._end(node))
+        place = self._source.place(self._offset(at))
         return Entry(name.replace("_", "-"), value, place, self._source, opaque, *span)
 
     def _words(self, node: ast.List | ast.Tuple) -> list[Configuration]:
@@ -195,20 +202,20 @@ class _Script:
             value = None
         return EnvSetting(str(key.value), value, self._source.place(self._offset(key)))
 
-    def _mapping(self, node: ast.expr) -> dict[str, ast.expr] | None:
-        """The keys of a `**mapping` that is written out, with the expressions of their values."""
+    def _mapping(self, node: ast.expr) -> dict[str, tuple[Node, ast.expr]] | None:
+        """The keys of a `**mapping` that is written out: where each stands, and the expression of its value."""
         if isinstance(node, ast.Name):
             written = self._names.get(node.id)
             return None if written is None else self._mapping(written)
         if isinstance(node, ast.Dict):
-            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-            if all(isinstance(key, str) for key in keys):
-                return {str(key): value for key, value in zip(keys, node.values, strict=True)}
+            keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+            if len(keys) == len(node.keys):
+                return {str(key.value): (key, value) for key, value in zip(keys, node.values, strict=True)}
         if not isinstance(node, ast.Call) or _called(node) != "dict" or node.args:
             return None
         if not all(keyword.arg for keyword in node.keywords):
             return None
-        return {str(keyword.arg): keyword.value for keyword in node.keywords}
+        return {str(keyword.arg): (keyword, keyword.value) for keyword in node.keywords}
 
     def _value(self, node: ast.expr, depth: int = 0) -> Any:
         if depth > 20:
@@ -230,7 +237,7 @@ class _Script:
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise _Unknown from None
 
-    def _offset(self, node: ast.expr | ast.keyword) -> int:
+    def _offset(self, node: Node) -> int:
         return self._source.offset(node.lineno, node.col_offset)
 
     def _end(self, node: ast.expr) -> int:

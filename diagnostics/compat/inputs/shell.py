@@ -93,7 +93,8 @@ class Shell(msgspec.Struct):
 
     def is_conditional(self, offset: int) -> bool:
         """Whether what stands there is in a branch that has been left."""
-        return any(block.holds(offset) for block in self.blocks if block.kind in BRANCHES and block not in self.open)
+        closed = [block for block in self.blocks if block.kind in BRANCHES and block not in self.open]
+        return any(block.holds(offset) for block in closed)
 
     def assign(self, word: RawWord, export: bool, begin: int | None = None) -> None:
         """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`; `begin` is where its statement begins, if it is alone."""
@@ -103,7 +104,10 @@ class Shell(msgspec.Struct):
         name = match.group().rstrip("=").rstrip("+")
         if word.array is not None:
             items = [item for raw in word.array for item in self.expand(raw, style="array")]
-            self.arrays[name] = (self.arrays.get(name, []) if match.group(1) else []) + items
+            old = self.arrays.get(name, [])
+            if not match.group(1):  # what another branch gives is worth checking too
+                old = [item for item in old if self._is_beside(item.start)]
+            self.arrays[name] = old + items
             return
         value = self._value(word, match.end())
         if self.branches:
@@ -112,7 +116,10 @@ class Shell(msgspec.Struct):
         if _is_opaque(value) and not any(_known(piece).strip() for piece in value):
             self.variables.pop(name, None)
         else:
-            self.variables[name] = (self.variables.get(name, []) if match.group(1) else []) + value
+            old = self.variables.get(name, [])
+            if not match.group(1):
+                old = [*old, Piece("text", [(" ", word.start)])] if self._is_alternative(old, value) else []
+            self.variables[name] = old + value
         if self.branches:
             self.inside[name].add(self._text(name) if name in self.variables else None)
         if export or self.export_all or name in self.exported:
@@ -121,6 +128,22 @@ class Shell(msgspec.Struct):
             self.exported[name] = EnvSetting(
                 name, text, self.source.place(word.start), self.source, start, word.end
             )
+
+    def _is_beside(self, offset: int) -> bool:
+        """Whether what stands there is in another branch than the one that is open."""
+        return any(block.kind in BRANCHES for block in self.open) and self.is_conditional(offset)
+
+    def _is_alternative(self, old: Value, new: Value) -> bool:
+        """Whether two values are options that one branch and another give."""
+        held = [char for piece in old for char in piece.chars]
+        added = [char for piece in new for char in piece.chars]
+        return bool(
+            held
+            and added
+            and held[0][0] == added[0][0] == "-"
+            and held[0] not in added
+            and self._is_beside(held[0][1])
+        )
 
     def _text(self, name: str) -> str:
         return "".join(char for piece in self.variables[name] for char, _ in piece.chars)
@@ -198,9 +221,7 @@ class Shell(msgspec.Struct):
             if inside:
                 start, end = word.start, word.end
             text = "".join(c for c, _ in chars)
-            words.append(
-                self._word(text, start, max(start, end), is_opaque, style if inside else "expanded")
-            )
+            words.append(self._word(text, start, max(start, end), is_opaque, style if inside else "expanded"))
         return words
 
     def _word(self, text: str, start: int, end: int, opaque: bool, style: Style) -> Word:

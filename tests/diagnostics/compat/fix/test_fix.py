@@ -81,13 +81,13 @@ def test_fixed_settings_have_nothing_left_to_fix() -> None:
         (
             "vllm serve m --worker-use-ray -tp 2",
             "0.9.2",
-            "vllm serve m -tp 2 --distributed-executor-backend ray",
+            "vllm serve m --distributed-executor-backend ray -tp 2",
         ),
         (
             "vllm serve m --speculative_model [ngram] --num_speculative_tokens 5 --ngram-prompt-lookup-max 4 --port 1",
             "0.18.0",
-            "vllm serve m --port 1 --speculative-config "
-            '\'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}\'',
+            "vllm serve m --speculative-config "
+            '\'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}\' --port 1',
         ),
         (
             'vllm serve m --rope-scaling \'{"rope_type": "yarn"}\' --hf-overrides \'{"a": 1}\'',
@@ -216,11 +216,45 @@ def test_what_is_written_into_an_exec_form_is_json(text: str, expected: str) -> 
             "LLM(\n    model='m',\n    swap_space=4,  # GiB\n    seed=1,\n)",
             "LLM(\n    model='m',\n    seed=1,\n)",
         ),
+        ("LLM('m', **dict(swap_space=4, seed=1))", "LLM('m', **dict(seed=1))"),
+        (
+            "KW = {\n    'seed': 1,\n    'swap_space': 4,\n}\nLLM('m', **KW)",
+            "KW = {\n    'seed': 1,\n}\nLLM('m', **KW)",
+        ),
+        ("LLM('m', task='embed', seed=1)", """LLM('m', runner="pooling", convert="embed", seed=1)"""),
+        (
+            "LLM('m', guided_decoding_backend='xgrammar', swap_space=4)",
+            """LLM('m', structured_outputs_config={"backend": "xgrammar"})""",
+        ),
     ],
 )
 def test_a_keyword_of_python_goes_with_its_comma(text: str, expected: str) -> None:
     new, _ = fixed(f"from vllm import LLM\n{text}\n", "0.33.0", name="a.py")
     assert new == f"from vllm import LLM\n{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "left"),
+    [
+        ("LLM('m', seed=f(), swap_space=4, **KW)", "LLM('m', seed=f(), **KW)", None),
+        (
+            "K = dict(swap_space=4)\nprint(K)\nLLM('m', num_scheduler_steps=8, **K)",
+            "K = dict(swap_space=4)\nprint(K)\nLLM('m', **K)",
+            "--swap-space",
+        ),
+        (
+            "EngineArgs('m', guided_decoding_backend='xgrammar', swap_space=4)",
+            "EngineArgs('m', guided_decoding_backend='xgrammar')",
+            "--structured-outputs-config",
+        ),
+        ("LLM('m', **{'task': 'embed', 'swap_space': 4})", "LLM('m', **{'task': 'embed'})", "--runner"),
+    ],
+)
+def test_what_can_be_fixed_of_python_is(text: str, expected: str, left: str | None) -> None:
+    new, made = fixed(f"import vllm\n{text}\n", "0.33.0", name="a.py")
+    assert new == f"import vllm\n{expected}\n"
+    assert len(made.refused) == (left is not None)
+    assert all(left in why and "by hand" in why for why in made.refused if left)
 
 
 def test_an_edit_that_leaves_more_than_it_should_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +310,12 @@ def test_a_mapping_is_moved_as_it_is_written(target: str) -> None:
 
 
 def test_a_value_that_stands_elsewhere_is_left_to_a_person() -> None:
-    with pytest.raises(CannotFix, match="by hand"):
-        fixed("model: m\nmax-num-seqs: &n 4\nswap-space: *n\n", "0.18.0")
+    text = "model: m\nmax-num-seqs: &n 4\nswap-space: *n\nnum-scheduler-steps: 8\n"
+    new, made = fixed(text, "0.18.0")
+    assert new == text.replace("num-scheduler-steps: 8\n", "")
+    (why,) = made.refused
+    assert "--swap-space" in why
+    assert "by hand" in why
 
 
 COMMENT = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)

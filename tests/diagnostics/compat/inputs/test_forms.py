@@ -311,7 +311,13 @@ def test_branches_of_a_script() -> None:
         ("if x; then A=3; fi", [("3", False)]),
         ("if x; then A=3; else A=4; fi", [("$A", True)]),
         ("A=3; if x; then A=$(f); fi", [("$A", True)]),
-        ('if x; then A="-q 3"; else A="-q 4"; fi', [("-q", False), ("4", False)]),
+        (
+            'if x; then A="-q 3"; else A="-q 4"; fi',
+            [("-q", False), ("3", False), ("-q", False), ("4", False)],
+        ),
+        ('A="-q 2"; if x; then A="-q 4"; fi', [("-q", False), ("4", False)]),
+        ('if x; then A="-q 4"; fi; A="-p 4"', [("-p", False), ("4", False)]),
+        ('if x; then A="-q 4"; elif y; then A="$A -p"; fi', [("-q", False), ("4", False), ("-p", False)]),
     ],
 )
 def test_what_is_known_of_a_variable(script: str, expected: list[tuple[str, bool]]) -> None:
@@ -319,7 +325,15 @@ def test_what_is_known_of_a_variable(script: str, expected: list[tuple[str, bool
     found = one(text, "a.sh").words[1:-2]
     assert [(word.text, word.opaque) for word in found] == expected
     assert all(word.text in text[word.start : word.end] for word in found)
-    assert all(word.conditional for word in found if script.startswith("if") and not word.opaque)
+    assert all(word.conditional for word in found if script.endswith("fi") and not word.opaque)
+
+
+def test_arrays_of_every_branch_are_read() -> None:
+    script = "A=(--seed 1)\nif x; then A=(-q 3); elif y; then A=(-q 4); fi\n"
+    found = one(script + 'vllm serve m "${A[@]}"\n', "a.sh")
+    assert words(found) == ["m", "-q", "3", "-q", "4"]
+    found = one(script + 'A=(-q 5)\nvllm serve m "${A[@]}"\n', "a.sh")
+    assert words(found) == ["m", "-q", "5"]
 
 
 def test_a_variable_with_an_unknown_part_is_exported_unknown() -> None:

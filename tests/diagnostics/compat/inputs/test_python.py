@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from camshaft.diagnostics.compat.checks.findings import Result
-from camshaft.diagnostics.compat.fix.plan import CannotFix, plan
 from camshaft.diagnostics.compat.inputs.base import Configuration, UnreadableInput
 from camshaft.diagnostics.compat.inputs.read import read_text
 from camshaft.diagnostics.compat.run import check_all
@@ -125,13 +124,6 @@ def test_what_a_mapping_holds_leaves_the_verdict_open() -> None:
     result = judged("from vllm import LLM\nLLM('m', **options)\n", "0.33.0")
     assert result.starts is None
     assert result.depends_on == ("**options",)
-
-
-def test_scripts_are_left_to_their_authors() -> None:
-    text = "from vllm import LLM\nLLM('m', **dict(swap_space=4))\n"
-    (configuration,) = read(text)
-    with pytest.raises(CannotFix, match="by hand"):
-        plan(configuration, judged(text, "0.33.0"))
 
 
 @pytest.mark.parametrize("target", ["0.6.6", "0.8.5", "0.9.2", "0.11.0", "0.33.0"])
