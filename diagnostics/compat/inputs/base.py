@@ -147,6 +147,8 @@ class Configuration(msgspec.Struct):
     unnamed: list[Word] = []
     # The module or script that starts the server, when it is not the `vllm` command.
     module: Word | None = None
+    # The line of the command that starts it, in a shell text.
+    line: int = 0
     # The parts of its shell text that run under a condition, or more than once.
     blocks: list[Block] = []
 

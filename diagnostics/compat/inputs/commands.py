@@ -24,6 +24,8 @@ TESTS = frozenset(["[", "[[", "test"])
 # What prints its words, and what looks for processes or lines that hold them.
 SAYS = frozenset(["echo", "printf"])
 SEEKS = frozenset(["egrep", "grep", "killall", "pgrep", "pkill"])
+# What runs a container of an image that starts the server itself.
+RUNS = re.compile(r"\b(?:docker|podman|nerdctl)\s+(?:container\s+)?run\s.*vllm", re.S)
 # What may stand in front of a server's command, where the text around it may be prose.
 LAUNCHERS = frozenset((
     "apptainer", "bash", "conda", "docker", "enroot", "env", "eval", "exec",
@@ -66,6 +68,7 @@ class CommandReader:
                 self.shell.variables[setting.name] = [Piece("text", [(c, 0) for c in setting.value])]
         self.found: list[Configuration] = []
         self.said: list[list[Word]] = []
+        self.line = 1  # of the command at hand
         # Where here-documents stand that are manifests, for a reader of those.
         self.manifests: list[tuple[int, int]] = []
 
@@ -76,6 +79,7 @@ class CommandReader:
         for command in lex(chars):
             self.shell.operators(command[0].before, tests, command[0].start)
             tests = command[0].literal in TESTS
+            self.line = self.source.place(command[0].start).line
             self._command(command, depth)
         said, self.said = self.said, []
         for words in said if not self.found else []:  # `echo "vllm serve ..." > run.sh`
@@ -194,6 +198,7 @@ class CommandReader:
                 words=[self._marked(word) for word in words],
                 env=dict(env),
                 image=image,
+                line=self.line,
                 blocks=self.shell.blocks,
             )
         )
@@ -231,7 +236,7 @@ def env_words(words: Sequence[Word]) -> list[EnvSetting]:
 
 def holds_server(text: str) -> bool:
     """Whether a word's text is itself a command that starts a server (`sh -c "vllm serve ..."`)."""
-    return bool(SERVER.search(text)) and " " in text
+    return bool(SERVER.search(text) or RUNS.search(text)) and " " in text
 
 
 def word_characters(word: Word) -> list[Char]:

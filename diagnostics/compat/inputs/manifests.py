@@ -30,6 +30,8 @@ ROLES = ("aggregated", "prefill", "decode")
 # Environment variables that images and operators pass on as arguments.
 ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONAL)_(VLLM_)?ARGS")
 SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken", "env"})
+# KServe's kinds whose pods (decode, prefill and their workers) serve with vLLM in the container `main`.
+LLM_SERVICES = ("LLMInferenceService", "LLMInferenceServiceConfig")
 VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 
 
@@ -39,8 +41,9 @@ class ManifestReader:
     def __init__(self, tree: Tree, label: str) -> None:
         self.tree = tree
         self.label = label
-        self.found: list[tuple[str, Configuration]] = []
-        self._compose = self._complete = False
+        # Each server with the keys it stands under and its container's name.
+        self.found: list[tuple[tuple[str, ...], Configuration]] = []
+        self._compose = self._complete = self._serves = False
 
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
@@ -49,18 +52,16 @@ class ManifestReader:
             if kind is not None and kind.value == "CustomResourceDefinition":
                 continue
             self._compose = self.tree.get(document, "services") is not None
+            self._serves = kind is not None and kind.value in LLM_SERVICES
             self._complete = self._compose or self.tree.get(document, "apiVersion") is not None
-            for mapping, name in self.tree.mappings(document):
-                self._mapping(mapping, name)
+            for mapping, path in self.tree.mappings(document):
+                self._mapping(mapping, path)
             self._embedded(document)
         if not self.found:
             self._scripts()
         if len(self.found) > 1:
-            counts: dict[str, int] = {}
-            for name, configuration in self.found:
-                counts[name] = counts.get(name, 0) + 1
-                suffix = name if counts[name] == 1 else f"{name}-{counts[name]}"
-                configuration.label = f"{self.label}#{suffix or counts[name]}"
+            for (_, configuration), name in zip(self.found, _names([p for p, _ in self.found]), strict=True):
+                configuration.label = f"{self.label}#{name}"
         return [configuration for _, configuration in self.found]
 
     def _embedded(self, document: yaml.Node) -> None:
@@ -77,7 +78,9 @@ class ManifestReader:
             except UnreadableInput:
                 continue
             inner.read()
-            self.found += [(under or name, configuration) for under, configuration in inner.found]
+            self.found += [
+                ((*path[:-1], path[-1] or name), configuration) for path, configuration in inner.found
+            ]
 
     def _scripts(self) -> None:
         """Servers started by shell text under any key (`run`, `script`, `setup`), as workflows have them."""
@@ -89,16 +92,19 @@ class ManifestReader:
                     )
                     reader = CommandReader(self.tree.source, self.label, prose=True)
                     found = reader.read(text) + read_embedded(reader)
-                    self.found += [(name, configuration) for configuration in found]
+                    self.found += [((name,), configuration) for configuration in found]
 
-    def _mapping(self, mapping: yaml.MappingNode, under: str) -> None:
+    def _mapping(self, mapping: yaml.MappingNode, path: tuple[str, ...]) -> None:
+        under = path[-1] if path else ""
         nodes = {key: value for key, _, value in self.tree.items(mapping) if isinstance(key, str)}
         name_node = nodes.get("name")
         name = name_node.value if isinstance(name_node, yaml.ScalarNode) else under
+        named = (*path, name) if path[-1:] != (name,) else path
         env = self._environment(nodes)
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
-        configuration = self._from_command(nodes, env, image, under) or self._from_variable(nodes, env, image)
+        started = self._from_command(nodes, env, image, path)
+        configuration = started[0] if started else self._from_variable(nodes, env, image)
         if configuration is None and isinstance(settings, yaml.MappingNode) and self._roles(settings):
             return
         if configuration is None and isinstance(settings, yaml.MappingNode):
@@ -115,7 +121,7 @@ class ManifestReader:
             if isinstance(model, yaml.ScalarNode) and configuration.entry_point is None:
                 configuration.entry_point = "serve"
                 configuration.words = [*self._words(model)[:1], *configuration.words]
-        self.found.append((name, configuration))
+        self.found += [(named, server) for server in [configuration, *started[1:]]]
 
     def _roles(self, settings: yaml.MappingNode) -> bool:
         """Take in settings that are kept by role (srt-slurm's `vllm_config: {prefill: ..., decode: ...}`)."""
@@ -126,7 +132,7 @@ class ManifestReader:
                 found = Configuration(self.label, self.tree.source, entries=entries, typed=True)
                 found.launcher = "what the launcher adds"
                 leave_out(found)
-                self.found.append((role, found))
+                self.found.append(((role,), found))
         return bool(roles)
 
     def _image(self, nodes: dict[str, yaml.Node]) -> str | None:
@@ -175,8 +181,13 @@ class ManifestReader:
         return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, "item")
 
     def _from_command(
-        self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None, under: str
-    ) -> Configuration | None:
+        self,
+        nodes: dict[str, yaml.Node],
+        env: dict[str, EnvSetting],
+        image: str | None,
+        path: tuple[str, ...],
+    ) -> list[Configuration]:
+        """The servers of a container's command and arguments: one, unless a shell text starts several."""
         words: list[Word] = []
         for key in COMMAND_KEYS:
             if key in nodes and isinstance(nodes[key], (yaml.ScalarNode, yaml.SequenceNode)):
@@ -192,20 +203,20 @@ class ManifestReader:
                 found.module = words[begin - 1]
             if doubles or (begin == 2 and not replaces and starts_itself(image)):
                 found.doubled = words[0]
-            return found
+            return [found]
         nested = next((word for word in words if holds_server(word.text)), None)
         if nested is not None:
             reader = CommandReader(self.tree.source, self.label, list(env.values()))
             text = align(nested.text, self.tree.source.text, nested.start, nested.end)
             found = reader.read(_unescaped(text) if self._compose else text)
+            for server in found:
+                server.image = image
+                server.doubled = words[0] if doubles else server.doubled
             if found:
-                found[0].image = image
-                if doubles:
-                    found[0].doubled = words[0]
-                return found[0]
+                return found
         if (
             not replaces
-            and self._takes_arguments(nodes, image, under)
+            and self._takes_arguments(nodes, image, path)
             and any(w.text.startswith("-") for w in words)
         ):
             begin = 1 if words[0].text == "serve" else 0
@@ -214,8 +225,8 @@ class ManifestReader:
                 found.doubled = words[0]
             if is_huggingfaceserver(image, *self._called(nodes)):
                 adopt(found)
-            return found
-        return None
+            return [found]
+        return []
 
     def _from_variable(
         self, nodes: dict[str, yaml.Node], env: dict[str, EnvSetting], image: str | None
@@ -238,13 +249,13 @@ class ManifestReader:
             return []
         return [(name, value) for name, value in pairs if isinstance(value, yaml.ScalarNode)]
 
-    def _takes_arguments(self, nodes: dict[str, yaml.Node], image: str | None, under: str) -> bool:
+    def _takes_arguments(self, nodes: dict[str, yaml.Node], image: str | None, path: tuple[str, ...]) -> bool:
         """Whether bare option words belong to vLLM: by the image, or by what the manifest calls it."""
-        if image and is_image(image):
+        if (image and is_image(image)) or (self._serves and "main" in self._called(nodes)):
             return True
         called = self._called(nodes)
-        if not image and under not in SETTINGS_KEYS:
-            called.append(under)
+        if not image and path and path[-1] not in SETTINGS_KEYS:
+            called.append(path[-1])
         return is_huggingfaceserver(*called) or any("vllm" in text.lower() for text in called)
 
     def _called(self, nodes: dict[str, yaml.Node]) -> list[str]:
@@ -306,6 +317,34 @@ class ManifestReader:
             for key, key_node, value in self.tree.items(mapping)
             if str(key) not in SETTINGS_NOT_FLAGS
         ]
+
+
+def _names(paths: list[tuple[str, ...]]) -> list[str]:
+    """A name for each server: its container's; where several have one, the keys at which their ways part, or else a
+    number."""
+    named: dict[str, list[int]] = {}
+    for index, path in enumerate(paths):
+        named.setdefault(path[-1], []).append(index)
+    found = [path[-1] for path in paths]
+    for name, same in named.items():
+        keys = _partings([paths[index] for index in same])
+        for number, (index, key) in enumerate(zip(same, keys, strict=True)):
+            numbered = f"{name}-{number + 1}" if number and name else name or str(number + 1)
+            found[index] = key if len(set(keys)) == len(keys) > 1 else numbered
+    return found
+
+
+def _partings(paths: list[tuple[str, ...]]) -> list[str]:
+    """For each path its keys at which others part from it."""
+    found: list[str] = []
+    for path in paths:
+        rest, keys = paths, []
+        for at, key in enumerate(path):
+            along = [other for other in rest if other[at : at + 1] == (key,)]
+            keys += [key] if len(along) < len(rest) else []
+            rest = along
+        found.append("/".join(keys))
+    return found
 
 
 def kebab(text: str) -> str:

@@ -120,20 +120,20 @@ class Tree:
                     if isinstance(item, yaml.ScalarNode):
                         yield item, str(key)
 
-    def mappings(self, node: yaml.Node) -> Iterator[tuple[yaml.MappingNode, str]]:
-        """Every mapping below a node (itself first), with the key or name it stands under."""
+    def mappings(self, node: yaml.Node) -> Iterator[tuple[yaml.MappingNode, tuple[str, ...]]]:
+        """Every mapping below a node (itself first), with the keys it stands under."""
         seen: set[int] = set()
-        stack: list[tuple[yaml.Node, str, int]] = [(node, "", 0)]
+        stack: list[tuple[yaml.Node, tuple[str, ...], int]] = [(node, (), 0)]
         while stack:
-            current, name, depth = stack.pop()
+            current, path, depth = stack.pop()
             if id(current) in seen or depth > MAX_DEPTH:
                 continue
             seen.add(id(current))
             if isinstance(current, yaml.MappingNode):
-                yield current, name
-                children = [(v, str(k), depth + 1) for k, _, v in self.items(current)]
+                yield current, path
+                children = [(v, (*path, str(k)), depth + 1) for k, _, v in self.items(current)]
             elif isinstance(current, yaml.SequenceNode):
-                children = [(child, name, depth + 1) for child in current.value]
+                children = [(child, path, depth + 1) for child in current.value]
             else:
                 continue
             stack.extend(reversed(children))

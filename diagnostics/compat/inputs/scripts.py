@@ -19,7 +19,11 @@ def read_commands(source: Source, label: str) -> list[Configuration]:
     """The servers that a command line or a shell script starts; bare `--flag value` words count as one."""
     reader = CommandReader(source, label)
     chars = characters(source.text)
-    found = reader.read(chars) + read_embedded(reader)
+    found = reader.read(chars)
+    if len({configuration.line for configuration in found}) > 1:
+        for configuration in found:
+            configuration.label = f"{label}:{configuration.line}"
+    found += read_embedded(reader)
     if not found and re.match(r"\s*-{1,2}\w", source.text):
         for command in lex(chars)[:1]:
             words = [word for raw in command for word in reader.shell.expand(raw)]

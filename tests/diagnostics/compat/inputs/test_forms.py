@@ -432,3 +432,67 @@ def test_a_script_that_names_its_interpreter_is_python(name: str) -> None:
         "#!/usr/bin/env python3\nimport subprocess\nsubprocess.Popen(['vllm', 'serve', 'm', '--port', '1'])\n"
     )
     assert words(one(text, name)) == ["m", "--port", "1"]
+
+
+LLM_SERVICE = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+spec:
+  model: {uri: hf://m, name: m}
+  template:
+    containers:
+    - {name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: --seed 1}]}
+  worker:
+    containers:
+    - {name: main, args: [--seed=2]}
+  prefill:
+    template:
+      containers:
+      - {name: main, args: [--enforce-eager, --seed=3]}
+      - {name: sidecar, image: busybox, args: [--other]}
+    worker:
+      containers:
+      - {name: main, command: [bash, -c], args: [vllm serve m --seed 4]}
+"""
+
+
+def test_every_pod_of_a_service_is_a_server() -> None:
+    found = read_text(LLM_SERVICE, "a.yaml")
+    assert {item.label: words(item)[-1] for item in found} == {
+        "a.yaml#template": "1",
+        "a.yaml#worker": "--seed=2",
+        "a.yaml#prefill/template": "--seed=3",
+        "a.yaml#prefill/worker": "4",
+    }
+
+
+def test_servers_of_one_name_are_called_by_what_parts_them() -> None:
+    worker = "{extraPodSpec: {mainContainer: {command: [python3, -m, dynamo.vllm], args: [--model, m]}}}"
+    text = f"kind: DynamoGraphDeployment\nspec:\n  services:\n    Decode: {worker}\n    Prefill: {worker}\n"
+    assert [item.label for item in read_text(text, "a.yaml")] == ["a.yaml#Decode", "a.yaml#Prefill"]
+    pods = "---\n".join([MANIFEST.replace("- image", "- name: vllm\n    image")] * 2)
+    assert [item.label for item in read_text(pods, "a.yaml")] == ["a.yaml#vllm", "a.yaml#vllm-2"]
+
+
+def test_every_server_of_a_containers_shell_text_is_read() -> None:
+    text = MANIFEST.replace(
+        'args: ["--model", "m", "--swap-space", "4"]',
+        'command: [sh, -c]\n    args: ["if x; then vllm serve m; else vllm serve n --seed 1; fi"]',
+    )
+    found = read_text(text, "a.yaml")
+    assert [words(item) for item in found] == [["m"], ["n", "--seed", "1"]]
+    assert {item.image for item in found} == {"vllm/vllm-openai:v0.8.5"}
+
+
+def test_a_container_that_a_workflow_runs_is_a_server() -> None:
+    run = "docker run --rm -e A=1 vllm/vllm-openai:v0.11.0 --model m --swap-space 2"
+    steps = f"on: push\njobs:\n  a:\n    steps:\n    - run: {run}\n    - run: docker run ubuntu ls\n"
+    (found,) = read_text(steps, "ci.yml")
+    assert (words(found), found.image) == (run.split()[6:], "vllm/vllm-openai:v0.11.0")
+    both = read_text(steps + "    - run: vllm serve m\n", "ci.yml")
+    assert [item.label for item in both] == ["ci.yml#run", "ci.yml#run-2"]
+
+
+def test_servers_of_a_script_are_told_apart_by_their_lines() -> None:
+    found = read_text("M=m\nvllm serve $M --port 1 &\nvllm serve $M\nvllm serve n --port 2\n", "a.sh")
+    assert [item.label for item in found] == ["a.sh:2", "a.sh:3", "a.sh:4"]
