@@ -110,9 +110,8 @@ class Loader:
             made = Mxfp4Weight(blocks, scales, bias)
         except ValueError as error:
             raise ModelError(f"{name}_blocks: {error}") from error
-        if (
-            6 * 2.0 ** (int(scales.max()) - BIAS) > torch.finfo(self._dtype).max
-        ):  # 6 is the largest number of a block
+        largest = 6 * 2.0 ** (int(scales.max()) - BIAS)  # of four bits the largest number is 6
+        if largest > torch.finfo(self._dtype).max:
             raise ModelError(
                 f"{name}_scales: its largest leaves the range of {self._dtype}; the file is damaged, or needs another dtype"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from camshaft.core.model.base import Model
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.fallback import FallbackModel
+from camshaft.core.model.loading.safetensors import SafetensorsWeights
 from camshaft.core.model.rope import cos_sin_table
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.shape import read_shape
@@ -29,6 +31,14 @@ from camshaft.core.shape import read_shape
 CPU = torch.device("cpu")
 BLOCK, BLOCKS_EACH = 4, 16
 EXPERTS = "model.layers.1.mlp.experts"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +121,7 @@ def prompts_of(*lengths: int) -> list[torch.Tensor]:
 )
 def test_equals_transformers(folders: Callable[..., tuple[Path, Path]], config: dict[str, Any]) -> None:
     packed, plain = folders(**config)
-    model, prompts = opened(packed), prompts_of(50, 9, 1, 23)
+    model, prompts = opened(packed), prompts_of(30, 9, 1, 17)
     assert isinstance(model, Decoder)
     reference = expected(plain, prompts)
     for chunk in (64, 7, 1):
@@ -164,6 +174,25 @@ def test_angles_of_the_published_model_equal_transformers(tmp_path: Path) -> Non
     cos, sin = GptOssRotaryEmbedding(config)(torch.zeros(1), positions[None])
     table = cos_sin_table(read_shape(tmp_path), 131_072)[positions]
     torch.testing.assert_close(table, torch.cat([cos[0], sin[0]], dim=-1), rtol=1e-5, atol=1e-5)
+
+
+def test_packed_weights_are_let_go_layer_by_layer(
+    folders: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole of them never lies in memory beside what is made of it."""
+    read, seen = SafetensorsWeights.get, []
+
+    def watched(self: SafetensorsWeights, name: str) -> torch.Tensor:
+        found = read(self, name)
+        if name.endswith(("_blocks", "_scales")):
+            layer = name.split(".")[2]
+            seen.append((layer, weakref.ref(found)))
+            assert all(tensor() is None for other, tensor in seen if other != layer)
+        return found
+
+    monkeypatch.setattr(SafetensorsWeights, "get", watched)
+    opened(folders()[0])
+    assert len(seen) == 12
 
 
 def test_a_checkpoint_multiplied_out_goes_through_transformers(
