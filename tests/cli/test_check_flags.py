@@ -244,6 +244,29 @@ def test_each_server_of_a_script_is_named_by_its_line(tmp_path: Path) -> None:
     assert path.read_text().count("LLM('m')") == 1
 
 
+def test_what_several_servers_rely_on_is_told_once(tmp_path: Path) -> None:
+    for name, words in (("a", "--swap-space 4"), ("b", "--port 1"), ("c", "--seed 3")):
+        (tmp_path / f"{name}.sh").write_text(f"vllm serve m {words}\n")
+    paths = [str(tmp_path / f"{name}.sh") for name in "abc"]
+    result = run(*paths, "--from", "0.11.0", "--to", "0.33.0")
+    told = result.stdout
+    assert told.count("--seed is not set") == told.count("--async-scheduling is not set") == 1
+    seed = told[told.index("--seed is not set") :]
+    assert f"of all but {paths[2]}" in " ".join(seed.split())
+    assert "of all 3" in told
+    ends = [line for line in told.splitlines() if line.startswith(tuple(paths))][-3:]
+    assert [line.partition(" (")[0] for line in ends] == [
+        f"{paths[0]} 0.33.0: does not start",
+        f"{paths[1]} 0.33.0: starts",
+        f"{paths[2]} 0.33.0: starts",
+    ]
+    alone = run(paths[0], "--from", "0.11.0", "--to", "0.33.0").stdout
+    assert "told below" not in alone
+    assert alone.count(paths[0] + "  vllm") == 1
+    data = json.loads(run(*paths, "--from", "0.11.0", "--to", "0.33.0", "--format", "json").stdout)
+    assert sum("--seed" in finding["flags"] for item in data["results"] for finding in item["findings"]) == 2
+
+
 def test_a_fix_says_that_the_release_moves_with_it(tmp_path: Path) -> None:
     path = tmp_path / "start.sh"
     path.write_text("docker run vllm/vllm-openai:v0.8.5 --model m --swap-space 4\n")

@@ -7,18 +7,72 @@ from collections import Counter
 from collections.abc import Sequence
 
 import click
+import msgspec
 
+from ....core.places import Place
 from ..checks.findings import SEVERITIES, Finding, Result
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def render(results: Sequence[Result], width: int = 100) -> str:
-    """Every result, then one line that counts them. Sentences are folded to `width` columns; headings and words are not."""
-    blocks = [_result(result, width) for result in results]
-    return "\n\n".join(
-        [*blocks, "\n".join([summary(results), *_wrapped(" ".join(hints(results)), width, 0)])]
-    )
+    """Every result, then one line that counts them. Sentences are folded to `width` columns; headings and words are not.
+
+    Of several configurations, a changed default that several rely on is told once, and each has a line at the end.
+    """
+    several = len({result.input for result in results}) > 1
+    shared = _shared(results) if several else {}
+    blocks = [_result(result, width, shared) for result in results]
+    if shared:
+        every = list(dict.fromkeys(result.input for result in results))
+        told = [_together(finding, _which(inputs, every), width) for finding, inputs in shared.values()]
+        blocks.append("\n\n".join([click.style("Of several configurations", bold=True), *told]))
+    lines = [_line(result) for result in results] if several else []
+    ending = [*lines, summary(results), *_wrapped(" ".join(hints(results)), width, 0)]
+    return "\n\n".join([*blocks, "\n".join(ending)])
+
+
+Shared = dict[Finding, tuple[Finding, list[str]]]
+
+
+def _placeless(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, place=Place("", 0, 0), edits=())
+
+
+def _shared(results: Sequence[Result]) -> Shared:
+    """The changed defaults that several configurations rely on, and which do."""
+    found: Shared = {}
+    for result in results:
+        for finding in result.findings:
+            if finding.change == "changed_default":
+                _, inputs = found.setdefault(_placeless(finding), (finding, []))
+                inputs += [result.input] if result.input not in inputs else []
+    return {key: told for key, told in found.items() if len(told[1]) > 1}
+
+
+def _which(some: list[str], every: list[str]) -> str:
+    """Which of all configurations, in the fewest names."""
+    others = [name for name in every if name not in some]
+    if not others:
+        return f"of all {len(every)}"
+    return f"of all but {', '.join(others)}" if len(others) < len(some) else f"of {', '.join(some)}"
+
+
+def _together(finding: Finding, which: str, width: int) -> str:
+    *lines, _ = _finding(msgspec.structs.replace(finding, evidence=None), width)
+    told = which + (f"  [{finding.evidence}]" if finding.evidence else "")
+    return "\n".join([*lines, *(click.style(line, dim=True) for line in _wrapped(told, width))])
+
+
+def _line(result: Result) -> str:
+    """A configuration's verdict in one line."""
+    told = f"{result.input} {result.target}: {_styled(result)}"
+    return f"{told} ({counts(result.findings)})" if result.findings else told
+
+
+def _styled(result: Result) -> str:
+    colour = {True: "green", False: "red", None: "yellow"}[result.starts]
+    return click.style(verdict(result), fg=colour, bold=True)
 
 
 def hints(results: Sequence[Result]) -> list[str]:
@@ -65,18 +119,20 @@ def summary(results: Sequence[Result]) -> str:
     return click.style(f"{what}: {counts(findings)}.", bold=True)
 
 
-def _result(result: Result, width: int) -> str:
-    colour = {True: "green", False: "red", None: "yellow"}[result.starts]
+def _result(result: Result, width: int, shared: Shared) -> str:
     way = f"{result.start} -> {result.target}" if result.start else result.target
-    head = (
-        click.style(result.input, bold=True)
-        + f"  {result.engine} {way}: "
-        + click.style(verdict(result), fg=colour, bold=True)
-    )
+    head = click.style(result.input, bold=True) + f"  {result.engine} {way}: " + _styled(result)
     notes = (line for note in result.notes for line in _wrapped(f"note: {note}", width, 2))
     lines = [head, *notes]
-    for finding in result.findings:
+    own = [finding for finding in result.findings if _placeless(finding) not in shared]
+    for finding in own:
         lines += ["", *_finding(finding, width)]
+    elsewhere = len(result.findings) - len(own)
+    if elsewhere:
+        lines += [
+            "",
+            f"  and {elsewhere} changed default{'s' if elsewhere > 1 else ''} of several, told below",
+        ]
     return "\n".join(lines)
 
 
