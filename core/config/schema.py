@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from .values import human_bytes, human_int, human_int_or_auto, json_mapping, names, not_bool
 
 Int = Annotated[int, BeforeValidator(not_bool)]
-Real = Annotated[float, BeforeValidator(not_bool)]
+Real = Annotated[float, BeforeValidator(not_bool), Field(allow_inf_nan=False)]
 HumanInt = Annotated[
     int,
     BeforeValidator(human_int),

@@ -190,20 +190,20 @@ class CatchOutOfMemory:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError | MemoryError):
             self.reason = out_of_memory_reason(error)
         return self.reason is not None
 
 
-def out_of_memory_reason(error: RuntimeError) -> str | None:
+def out_of_memory_reason(error: RuntimeError | MemoryError) -> str | None:
     """What of a device's memory was asked for in vain, in a line; None for an error of another kind.
 
-    torch's allocator has a type of its own for it; kernels that load their code and cuBLAS say it in words. Where
-    a graph was being captured, the end of the capture complains last, of an error before it.
+    torch's allocator has a type of its own for it; that of a host, kernels that load their code and cuBLAS say it
+    in words. Where a graph was being captured, the end of the capture complains last, of an error before it.
     """
     line = str(error).partition("\n")[0].rstrip(".")
-    words = ("out of memory", "STATUS_ALLOC_FAILED")
-    if isinstance(error, torch.OutOfMemoryError) or any(said in line for said in words):
-        return line
+    words = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(said in line for said in words):
+        return line or "no memory is left"
     earlier = error.__context__
     return out_of_memory_reason(earlier) if isinstance(earlier, RuntimeError) else None

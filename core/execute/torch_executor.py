@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..errors import EngineError, OutOfMemory
+from ..errors import CapacityError, EngineError, OutOfMemory
 from ..model.base import Model
 from ..model.batch import PagedCache
 from ..request import Logprob
@@ -89,6 +89,14 @@ class TorchExecutor:
 
     def open(self) -> Capacity:
         """As `Executor.open`; runs one small step, so that no request pays for compilation."""
+        with CatchOutOfMemory() as caught:
+            return self._open()
+        raise CapacityError(
+            f"no memory for the model and its cache: {caught.reason}. Lower kv_cache_memory_bytes, max_num_seqs or "
+            "max_num_batched_tokens, or lift what limits this process (ulimit -v, a container's memory)."
+        )
+
+    def _open(self) -> Capacity:
         loaded = self._load()
         model, limits = loaded.model, loaded.limits
         shape = model.shape

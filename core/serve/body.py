@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 from functools import cache
 from typing import TypeVar
@@ -17,6 +18,7 @@ from .faults import HttpFault
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `(?:key` in `)?\$(?:\.?)([^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _MAX_NAMES = 8
 _MAX_TOLD = 256
 _MAX_BYTES_SEARCHED = 1 << 20  # names are looked for in no larger body
@@ -85,7 +87,7 @@ async def read_struct(request: Request, kind: type[T], max_bytes: int) -> T:
         raise HttpFault(415, "the body must be JSON: send Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise HttpFault(415, "the body must not be compressed: send no Content-Encoding")
-    body = await read_body(request, max_bytes)
+    body = (await read_body(request, max_bytes)).removeprefix(codecs.BOM_UTF8)
     decoded = decode(body, kind)
     if len(body) <= _MAX_BYTES_SEARCHED:
         _tell_unknown(unknown_fields(body, kind))
@@ -107,7 +109,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         message = str(error)
         found = _PATH.search(message)
-        raise RequestError(message, found.group(1)[:200] if found else None) from None
+        missing = _MISSING.match(message)
+        path = [part[1] for part in (found, missing) if part is not None and part[1]]
+        raise RequestError(message, ".".join(path)[:200] or None) from None
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     except UnicodeDecodeError:

@@ -155,7 +155,7 @@ def refuse_unsupported(body: SamplingFields) -> None:
     """Raises RequestError for a field that would change the answer and that the engine cannot honour."""
     names = _REFUSED + (_REFUSED_IN_CHAT if isinstance(body, ChatRequest) else ())
     for name in names:
-        if getattr(body, name) not in (None, False):
+        if getattr(body, name) not in (None, False, []):
             raise RequestError(f"{name} is not supported by this server", name)
     kind = (body.response_format or {"type": "text"}).get("type")
     if kind != "text":
@@ -191,7 +191,8 @@ def _max_tokens(
     if asked == 0 and isinstance(body, CompletionRequest) and body.echo:
         return 1, True
     if asked < 1:
-        raise RequestError(f"{name} must be at least 1, got {asked} (0 needs echo: true)", name)
+        hint = " (0 needs echo: true)" if isinstance(body, CompletionRequest) else ""
+        raise RequestError(f"{name} must be at least 1, got {asked}{hint}", name)
     if asked > room:
         raise RequestError(
             f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len), but {name} is "

@@ -251,9 +251,12 @@ def _plain(index: int, message: Message) -> dict[str, Any]:
 def _text(index: int, part: ContentPart | str) -> str:
     if isinstance(part, str):
         return part
-    if part.type not in _TEXT_PARTS or part.text is None:
+    where = f"messages[{index}].content"
+    if part.type not in _TEXT_PARTS:
+        kind = part.type[:32]
         raise RequestError(
-            f"content parts of type {part.type[:32]!r} are not supported by this model; send text",
-            f"messages[{index}].content",
+            f"content parts of type {kind!r} are not supported by this model; send text", where
         )
+    if part.text is None:
+        raise RequestError(f"a content part of type {part.type!r} needs its text", where)
     return part.text

@@ -110,6 +110,7 @@ def test_every_key_knows_its_place(tmp_path: Path) -> None:
         ("model: m\nmax_model_len: 1.5K\n", r"did you mean 1\.5k\?"),
         ("model: m\nmax_model_len: 0\n", r"max_model_len: must be at least 1, or -1 or auto"),
         ("model: m\nport: 70000\n", r"port: .*65535"),
+        ("model: m\nmax_wait_s: .inf\n", r"max_wait_s: must be finite \(given: inf\)"),
         ("model: m\ndtype: fp32\n", r"dtype: must be 'auto', 'float32'"),
         ("model: m\ngpu_memory_utilization: 1.5\n", r"gpu_memory_utilization: .*must be at most 1"),
         ("model: m\nhf_overrides: '{bad'\n", r"hf_overrides: not valid JSON"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,30 @@ def test_opens_from_a_configuration(tiny_llama: Path) -> None:
     assert capacity.eos_token_ids == (257,)
     assert capacity.memory["KV cache"] == capacity.num_blocks * per_block
     executor.close()
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("part", "fails"),
+    [
+        ("allocate_cache", lambda *_: torch.empty(1 << 60, dtype=torch.uint8)),
+        ("Sampler", no_memory),  # as Python and NumPy say it
+    ],
+)
+def test_a_process_that_may_not_have_the_memory_is_told_what_to_lower(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(f"camshaft.core.execute.torch_executor.{part}", fails)
+    executor = TorchExecutor.from_config(
+        resolved(tiny_llama, device="cpu", max_model_len=128, max_num_seqs=4)
+    )
+    with pytest.raises(
+        CapacityError, match=r"no memory for the model and its cache: .*kv_cache_memory_bytes"
+    ):
+        executor.open()
 
 
 def test_a_cache_too_small_for_one_request_is_refused(tiny_llama: Path) -> None:

@@ -167,6 +167,36 @@ def test_refusals_name_the_field(server: Running, fields: dict[str, Any], param:
     assert error["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({}, "messages", "missing required field"),
+        ({"messages": [{}]}, "messages[0].role", "missing required field"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content", "its text"),
+    ],
+)
+def test_what_is_missing_is_named(server: Running, body: dict[str, Any], param: str, says: str) -> None:
+    error = check_error(server.post(CHAT, body))
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+def test_echo_is_advised_only_where_there_is_one(server: Running) -> None:
+    for path, advised in ((COMPLETIONS, True), (CHAT, False)):
+        body = {"prompt": "x", "messages": [{"role": "user", "content": "a"}], "max_tokens": 0}
+        assert ("echo" in check_error(server.post(path, body))["message"]) == advised
+
+
+def test_a_byte_order_mark_is_no_fault(server: Running) -> None:
+    """Windows' tools write one before what they send from a file."""
+    assert send(server, b'\xef\xbb\xbf{"prompt": "x", "max_tokens": 1}').status_code == 200
+
+
+def test_what_asks_for_nothing_is_not_refused(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "functions": [], "max_tokens": 1}
+    assert server.post(CHAT, body).status_code == 200
+
+
 def test_error_body_does_not_grow_with_the_request(server: Running) -> None:
     secret = "do-not-repeat-me" * 4
     body = {"messages": [{"role": "user", "content": {"deep": secret}} for _ in range(2000)]}
