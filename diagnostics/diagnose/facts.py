@@ -52,10 +52,16 @@ def about(subject: Subject) -> dict[str, str]:
         "engine": "sglang" if subject.sglang else subject.engine.name,
         "judged": subject.bare,
         "evidence": "; ".join(subject.differs),
-        "version": subject.engine.version
-        or (f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None),
+        "version": subject.engine.version or _assumed(subject),
     }
     return {name: str(value) for name, value in told.items() if value}
+
+
+def _assumed(subject: Subject) -> str | None:
+    """Whose scheduler is replayed where no release is named."""
+    if subject.sglang:
+        return f"replayed by vLLM {NEWEST_VLLM}'s scheduler"
+    return f"{NEWEST_VLLM} assumed" if subject.engine.name == "vllm" else None
 
 
 def told(evidence: Evidence) -> tuple[str, ...]:
