@@ -188,9 +188,8 @@ class Result:
     kv: KvUse | None = None
     preemptions: int | None = None
     errors: dict[str, int] = field(default_factory=dict)
-    error_band: dict[str, Any] = field(
-        default_factory=dict
-    )  # how far a prediction may be off; empty if measured
+    # How far a prediction may be off; empty if measured.
+    error_band: dict[str, Any] = field(default_factory=dict)
 
     @property
     def good_share(self) -> float:

@@ -6,6 +6,5 @@ import torch
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0  # the largest finite number
-BLOCK = (
-    128  # columns of an input, and rows and columns of a weight, that share a scale where scales are by block
-)
+# Columns of an input, and rows and columns of a weight, that share a scale where scales are by block.
+BLOCK = 128

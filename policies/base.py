@@ -62,7 +62,7 @@ class RequestView(Protocol):
     @property
     def prompt_tokens(self) -> int: ...
     @property
-    def cached_tokens(self) -> int: ...  # prompt tokens a prefix lookup finds now; looked up when first read
+    def cached_tokens(self) -> int: ...  # prompt tokens a prefix lookup finds now; each read looks up
     @property
     def computed_tokens(self) -> int: ...
     @property

@@ -43,9 +43,8 @@ class StepPlan:
     table_rows: np.ndarray = field(default_factory=lambda: _EMPTY)  # int32 [k] block-table differences:
     table_indices: np.ndarray = field(default_factory=lambda: _EMPTY)  # tables[row, index] = block
     table_blocks: np.ndarray = field(default_factory=lambda: _EMPTY)
-    copies: np.ndarray = field(
-        default_factory=lambda: np.empty((0, 2), dtype=np.int32)
-    )  # int32 [m, 2] (source, target) blocks, copied before the step
+    # Blocks copied before the step: int32 [m, 2], (source, target).
+    copies: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
     padding: int = 0  # tokens of padding a padded batch would compute besides
 
     @property
@@ -62,8 +61,7 @@ class StepResult:
     tokens: np.ndarray  # int32 [m]
     duration_ms: float  # launch to results, by the executor's clock
     logprobs: dict[int, Logprob] = field(default_factory=dict)  # by row, where asked for
-    prompt_logprobs: dict[int, list[Logprob]] = field(
-        default_factory=dict
-    )  # by row; chunk's positions in order
+    # By row, the positions of its chunk in order.
+    prompt_logprobs: dict[int, list[Logprob]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # rows whose step failed, and why
     extra: dict[str, Any] = field(default_factory=dict)  # figures for metrics (graph hits, ...)

@@ -80,13 +80,11 @@ class WaitingQueue:
         passed: list[tuple[Key, int, Request]] = []
         try:
             while self._heap and len(passed) < self._window:
-                entry = self._heap[0]
-                request = entry[2]
-                heapq.heappop(self._heap)
-                if request.seq not in self._by_age:
+                entry = heapq.heappop(self._heap)
+                if entry[1] not in self._by_age:
                     continue
                 passed.append(entry)
-                yield request
+                yield entry[2]
         finally:
             for entry in passed:
                 if entry[1] in self._by_age:

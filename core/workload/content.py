@@ -27,9 +27,8 @@ class WorkloadRequest:
     """One request of a load. `segments` cover its prompt; equal leading segments are equal leading tokens."""
 
     index: int
-    arrival_s: (
-        float | None
-    )  # None: as soon as a client is free (closed loop), or `think_s` after `after` ended
+    # None: as soon as a client is free (closed loop), or `think_s` after `after` ended.
+    arrival_s: float | None
     input_tokens: int
     output_tokens: int
     segments: tuple[Segment, ...]

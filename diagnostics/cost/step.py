@@ -35,15 +35,12 @@ class CostSettings:
     enable_expert_parallel: bool = False  # whole experts on each device, instead of a part of every expert
     enforce_eager: bool = False
     max_graph_size: int = 512  # largest batch replayed from a captured graph
-    attention_in_graphs: bool = (
-        True  # of decodes; else graphs hold what lies between, and a step launches both
-    )
-    async_scheduling: bool = (
-        False  # the next step is planned while this one runs; taking tokens in is not hidden
-    )
-    offloaded_bytes: int = (
-        0  # of weights that stay in the host's memory and are read from there in every step
-    )
+    # Of decodes; else graphs hold what lies between, and a step launches both.
+    attention_in_graphs: bool = True
+    # The next step is planned while this one runs; taking tokens in is not hidden.
+    async_scheduling: bool = False
+    # Of weights that stay in the host's memory and are read from there in every step.
+    offloaded_bytes: int = 0
     sorted_sampling: bool = True  # top-k or top-p by sorting the logits, as vLLM's own sampler does
 
 

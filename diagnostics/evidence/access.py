@@ -17,9 +17,8 @@ from ...core.workload import RecordedTrace, Trace, TraceRow, Workload, WorkloadS
 from .model import Evidence, Figure, Setting
 
 QUANTILES = (np.arange(100) + 0.5) / 100  # a distribution of lengths is told by these
-UNLOGGED = (
-    0.1  # of the requests with a line: where more are still in the server, the lines do not tell the load
-)
+# Share of the requests with a line; where more are still in the server, the lines do not tell the load.
+UNLOGGED = 0.1
 _ACCESS = re.compile(
     r"access .*\bstatus=200 duration_ms=(?P<ms>[\d.]+) .*\bprompt_tokens=(?P<prompt>\d+) "
     r"completion_tokens=(?P<answer>\d+)"
