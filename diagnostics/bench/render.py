@@ -80,14 +80,9 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ),
     ]
     if result.targets.any:
-        told = ", ".join(
-            f"{name.removesuffix('_ms')} {value:g} ms"
-            for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-            if (value := getattr(result.targets, name)) is not None
-        )
         facts.append(
             (
-                f"goodput ({told})",
+                f"goodput ({result.targets.describe()})",
                 f"{result.goodput_requests_per_s:.2f} requests/s, "
                 f"{result.goodput_output_tokens_per_s:,.1f} output tok/s; {result.good_share:.1%} of the requests keep "
                 f"them: {'kept' if result.keeps_targets else 'missed'}",

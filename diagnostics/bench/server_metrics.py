@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import httpx
 
+from ...core.errors import EvidenceError
+from ..evidence.prometheus import Scrape, parse
+
 SAMPLE_S = 1.0
 
 # vLLM's names, which this engine shares; older releases had the second one of a pair.
@@ -31,14 +34,14 @@ class MetricsWatch:
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url
-        self._before: dict[str, float] = {}
+        self._before: Scrape | None = None
         self._usages: list[float] = []
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the totals before the run and begins to sample."""
         self._before = await self._read()
-        if self._before:
+        if self._before is not None:
             self._task = asyncio.create_task(self._sample())
 
     async def stop(self) -> ServerMetrics | None:
@@ -58,7 +61,7 @@ class MetricsWatch:
             hits / queries if queries and hits is not None else None,
         )
 
-    def _growth(self, after: dict[str, float], names: tuple[str, ...]) -> float | None:
+    def _growth(self, after: Scrape | None, names: tuple[str, ...]) -> float | None:
         end, start = _first(after, names), _first(self._before, names)
         return None if end is None or start is None else end - start
 
@@ -69,28 +72,17 @@ class MetricsWatch:
                 self._usages.append(usage)
             await asyncio.sleep(SAMPLE_S)
 
-    async def _read(self) -> dict[str, float]:
+    async def _read(self) -> Scrape | None:
         try:
             answer = await self._client.get(self._url, timeout=10.0)
             answer.raise_for_status()
-            return totals(answer.text)
-        except (httpx.HTTPError, ValueError):
-            return {}
+            return parse(answer.text, self._url)
+        except (httpx.HTTPError, EvidenceError):
+            return None
 
 
-def totals(page: str) -> dict[str, float]:
-    """Every sample of a Prometheus page, summed over its labels (one engine or several behind an address).
-
-    Raises ValueError for a page in another format.
-    """
-    from prometheus_client.parser import text_string_to_metric_families
-
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found
-
-
-def _first(values: dict[str, float], names: tuple[str, ...]) -> float | None:
-    return next((values[name] for name in names if name in values), None)
+def _first(page: Scrape | None, names: tuple[str, ...]) -> float | None:
+    """The first of the names that is on a page, summed over its labels (one engine or several behind an address)."""
+    if page is None:
+        return None
+    return next((total for name in names if (total := page.total(name)) is not None), None)

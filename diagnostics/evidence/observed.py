@@ -10,6 +10,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,14 +256,9 @@ def _with_dataset(hints: LoadHints) -> LoadHints:
     if hints.dataset is None:
         return hints
     row = vocabulary()["datasets"][hints.dataset]
-    return LoadHints(
-        concurrency=hints.concurrency,
-        request_rate_per_s=hints.request_rate_per_s,
-        requests=hints.requests,
+    return replace(
+        hints,
         input_tokens=hints.input_tokens or row["input"],
         output_tokens=hints.output_tokens or row["output"],
-        shared_prefix=hints.shared_prefix,
-        dataset=hints.dataset,
-        text=hints.text,
         source=f"{hints.source}; lengths of {hints.dataset}" if not hints.input_tokens else hints.source,
     )
