@@ -134,9 +134,8 @@ class HardwareSheet(Sheet, frozen=True):
     prefill_attention: dict[str, PrefillAttention]
     allreduce: dict[str, AllReduce] = {}  # by number of devices; empty: over PCIe
     allreduce_scale: float = 1.0  # of the time beyond the shortest message's
-    host_link_gb_s: float = (
-        25.0  # what reading the host's memory reaches: PCIe 4.0 x16 unless the sheet says more
-    )
+    # What reading the host's memory reaches: PCIe 4.0 x16 unless the sheet says more.
+    host_link_gb_s: float = 25.0
     # Of the 16-bit peak, what products reach whose weights are unpacked in the kernel (AWQ, GPTQ, FP8 without FP8 units).
     # Published throughput of 8B, 14B and 32B at full batches on A100: 0.65 to 0.75 of BF16's.
     unpacked_share: float = 0.7
@@ -163,11 +162,6 @@ class HardwareSheet(Sheet, frozen=True):
     @property
     def measured(self) -> bool:
         return self.curves_of is None
-
-
-def hardware_names() -> list[str]:
-    """Names of the sheets that are shipped, in alphabetical order."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 @cache

@@ -17,10 +17,11 @@ from camshaft.core.workload import workload_names
 from camshaft.diagnostics.compat.checks.codes import all_codes
 from camshaft.diagnostics.compat.releases.table import load
 from camshaft.diagnostics.compat.releases.versions import versions
-from camshaft.diagnostics.cost.hardware import hardware_names
+from camshaft.diagnostics.cost.devices import FOLDER
 from camshaft.policies.registry import names
 
 RELEASES = [str(version) for version in versions("vllm")]
+SHEETS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
@@ -44,10 +45,10 @@ def completed(arguments: list[str], begun: str = "") -> list[CompletionItem]:
         (["calibrate"], preset_names()),
         (["simulate", "--workload"], workload_names()),
         (["diagnose", "--workload"], workload_names()),
-        (["check-flags", "--gpu"], hardware_names()),
-        (["config", "show", "--gpu"], hardware_names()),
-        (["simulate", "--gpu"], hardware_names()),
-        (["diagnose", "--gpu"], hardware_names()),
+        (["check-flags", "--gpu"], SHEETS),
+        (["config", "show", "--gpu"], SHEETS),
+        (["simulate", "--gpu"], SHEETS),
+        (["diagnose", "--gpu"], SHEETS),
         (["check-flags", "--from"], RELEASES),
         (["check-flags", "--to"], RELEASES),
         (["check-flags", "--explain"], all_codes()),
