@@ -67,6 +67,7 @@ def test_what_has_run_is_written_before_the_next_policy_runs(
             seen.append(list(json.loads(output.read_text())["policies"]) if output.exists() else [])
 
     monkeypatch.setattr("camshaft.cli.progress.Lines.say", say)
+    monkeypatch.setattr("camshaft.cli.progress.EVERY_S", float("inf"))  # a busy machine takes longer
     result = run(
         "policies", "--config", str(config), "--workload", small_load(tmp_path), "--output", str(output),
         "--policies", "naive,continuous",
