@@ -113,6 +113,11 @@ class EnvSetting(msgspec.Struct, frozen=True):
     style: Literal["shell", "item"] = "shell"
 
 
+def unread_environment(name: str) -> str:
+    """The note about a file or an object whose variables a server sees and nobody here has read."""
+    return f"variables that {name} sets were not checked"
+
+
 class Configuration(msgspec.Struct):
     """One server as configured: the words of its command, its YAML keys and its environment.
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source, Word
+from .base import DYNAMO, SERVER, Configuration, EntryPoint, EnvSetting, Source, Word, unread_environment
 from .containers import Container, basename, docker_env, extent, find_container, starts_itself
 from .embedded import MANIFEST
 from .kserve import adopt, is_huggingfaceserver
@@ -26,6 +26,8 @@ SAYS = frozenset(["echo", "printf"])
 SEEKS = frozenset(["egrep", "grep", "killall", "pgrep", "pkill"])
 # What runs a container of an image that starts the server itself.
 RUNS = re.compile(r"\b(?:docker|podman|nerdctl)\s+(?:container\s+)?run\s.*vllm", re.S)
+# Files that scripts source for their programs, not for the server's settings.
+PREPARES = re.compile(r"activate|conda|profile|rc$|setvars|virtualenv")
 # What may stand in front of a server's command, where the text around it may be prose.
 LAUNCHERS = frozenset((
     "apptainer", "bash", "conda", "docker", "enroot", "env", "eval", "exec",
@@ -69,6 +71,7 @@ class CommandReader:
         self.found: list[Configuration] = []
         self.said: list[list[Word]] = []
         self.line = 1  # of the command at hand
+        self.sourced: list[str] = []
         # Where here-documents stand that are manifests, for a reader of those.
         self.manifests: list[tuple[int, int]] = []
 
@@ -133,6 +136,8 @@ class CommandReader:
         head = basename(words[0].text)
         if head in SAYS:
             self.said.append(words)
+        if head in ("source", ".") and len(words) > 1 and not PREPARES.search(words[1].text):
+            self.sourced.append(words[1].text)
         if head in SAYS or head in SEEKS or (self.prose and not _may_launch(words[0])):
             return
         entry = find_entry(words)
@@ -172,6 +177,7 @@ class CommandReader:
             inner = CommandReader(self.source, self.label, list(env.values()), prose=True)
             inner.shell.variables |= self.shell.variables
             inner.shell.blocks = self.shell.blocks
+            inner.sourced = self.sourced
             chars = word_characters(word)
             found = inner.read(chars, depth + 1)
             self.manifests += inner.manifests
@@ -200,6 +206,7 @@ class CommandReader:
                 image=image,
                 line=self.line,
                 blocks=self.shell.blocks,
+                notes=[unread_environment(name) for name in self.sourced],
             )
         )
         if is_huggingfaceserver(image) and point is None:

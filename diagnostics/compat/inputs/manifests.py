@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 
-import msgspec
 import yaml
 
-from .base import Configuration, Entry, EntryPoint, EnvSetting, UnreadableInput, Word
+from .base import Configuration, Entry, EntryPoint, EnvSetting, UnreadableInput, Word, unread_environment
 from .commands import CommandReader, align, find_entry, holds_server
 from .containers import is_image, starts_itself
 from .dynamo import leave_out
@@ -16,11 +15,11 @@ from .embedded import MANIFEST, block_scalar, only
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import Char, lex
 from .nodes import Tree
+from .variables import ENV_KEYS, VARIABLE, environment, sources
 
 COMMAND_KEYS = (
     "entrypoint", "command", "args", "extraArgs", "extraCmdArgs", "vllmArgs", "additionalArgs", "extra_args",
 )  # fmt: skip
-ENV_KEYS = ("env", "environment", "extraEnv", "extraEnvVars", "envVars")
 # Keys under which charts keep engine settings, written as `maxModelLen` for `--max-model-len`.
 SETTINGS_KEYS = (
     "vllmConfig", "engineArgs", "vllmEngineArgs", "engine_kwargs", "engine_args", "vllm_args", "vllm_config",
@@ -32,7 +31,6 @@ ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONA
 SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken", "env"})
 # KServe's kinds whose pods (decode, prefill and their workers) serve with vLLM in the container `main`.
 LLM_SERVICES = ("LLMInferenceService", "LLMInferenceServiceConfig")
-VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 
 
 class ManifestReader:
@@ -100,9 +98,11 @@ class ManifestReader:
         name_node = nodes.get("name")
         name = name_node.value if isinstance(name_node, yaml.ScalarNode) else under
         named = (*path, name) if path[-1:] != (name,) else path
-        env = self._environment(nodes)
+        env = environment(self.tree, nodes)
         image = self._image(nodes)
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
+        given, unread = sources(self.tree, nodes)
+        env = given | env
         started = self._from_command(nodes, env, image, path)
         configuration = started[0] if started else self._from_variable(nodes, env, image)
         if configuration is None and isinstance(settings, yaml.MappingNode) and self._roles(settings):
@@ -111,6 +111,8 @@ class ManifestReader:
             configuration = Configuration(self.label, self.tree.source, env=env, image=image)
         if configuration is None:
             return
+        for server in [configuration, *started[1:]]:
+            server.notes += [unread_environment(name) for name in unread]
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
             configuration.typed = True
@@ -147,38 +149,6 @@ class ManifestReader:
         if isinstance(repository, yaml.ScalarNode) and isinstance(tag, yaml.ScalarNode):
             return f"{repository.value}:{tag.value}"
         return None
-
-    def _environment(self, nodes: dict[str, yaml.Node]) -> dict[str, EnvSetting]:
-        env: dict[str, EnvSetting] = {}
-        for key in ENV_KEYS:
-            node = nodes.get(key)
-            if isinstance(node, yaml.MappingNode):
-                for name, key_node, value in self.tree.items(node):
-                    env[str(name)] = self._variable(str(name), _text(value), key_node, value)
-            elif isinstance(node, yaml.SequenceNode):
-                for item in node.value:
-                    setting = self._env_item(item)
-                    if setting is not None:
-                        env[setting.name] = setting
-        return env
-
-    def _env_item(self, item: yaml.Node) -> EnvSetting | None:
-        if isinstance(item, yaml.ScalarNode) and "=" in item.value:
-            name, _, value = item.value.partition("=")
-            return self._variable(name, value, item, item)
-        name_node = self.tree.get(item, "name")
-        if not isinstance(name_node, yaml.ScalarNode):
-            return None
-        value_node = self.tree.get(item, "value")
-        setting = self._variable(name_node.value, _text(value_node), item, item)
-        return msgspec.structs.replace(setting, place=self.tree.place(name_node))
-
-    def _variable(self, name: str, value: str | None, first: yaml.Node, last: yaml.Node) -> EnvSetting:
-        start, end = self.tree.start(first), self.tree.end(last)
-        if value is not None and VARIABLE.search(value):  # its default, where it has one
-            value = VARIABLE.sub(lambda match: match.group(3) or match.group(), value)
-            value = None if VARIABLE.search(value) else value
-        return EnvSetting(name, value, self.tree.place(first), self.tree.source, start, end, "item")
 
     def _from_command(
         self,
@@ -360,12 +330,6 @@ def _unescaped(chars: list[Char]) -> list[Char]:
         for char, after in pairs
         if not (char[0] == "\\" and after.isspace()) and not char[0] == after == "$"
     ]
-
-
-def _text(node: yaml.Node | None) -> str | None:
-    if not isinstance(node, yaml.ScalarNode):
-        return None
-    return None if "{{" in node.value else str(node.value)
 
 
 def read_embedded(reader: CommandReader) -> list[Configuration]:

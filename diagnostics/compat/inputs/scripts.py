@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from .base import Configuration, Source
+from .base import Configuration, Source, unread_environment
 from .commands import CommandReader
 from .lexer import Char, characters, lex
 from .manifests import read_embedded
 
 # A unit's sections, and the lines of them that make its command and environment.
 UNIT = re.compile(r"^(?:\[(\w+)\]|(Environment|Image|Entrypoint|ExecStart|Exec)=((?:.*\\\r?\n)*.*)$)", re.M)
+FILES = re.compile(r"^EnvironmentFile=-?(\S+)", re.M)
 # How they stand in the command that a quadlet amounts to.
 SHELL = {"Environment": "export ", "Entrypoint": " --entrypoint ", "Image": " ", "Exec": " "}
 
@@ -49,4 +50,7 @@ def read_unit(source: Source, label: str) -> list[Configuration]:
     run = [(char, lines["Image"][0][1]) for char in "podman run"] if "Image" in lines else []
     container = [char for key in ("Entrypoint", "Image", "Exec") for char in lines.get(key, [])]
     env, command = lines.get("Environment", []), lines.get("ExecStart", [])
-    return CommandReader(source, label).read(env + run + container + command)
+    found = CommandReader(source, label).read(env + run + container + command)
+    for configuration in found:
+        configuration.notes += map(unread_environment, FILES.findall(source.text))
+    return found

@@ -496,3 +496,31 @@ def test_a_container_that_a_workflow_runs_is_a_server() -> None:
 def test_servers_of_a_script_are_told_apart_by_their_lines() -> None:
     found = read_text("M=m\nvllm serve $M --port 1 &\nvllm serve $M\nvllm serve n --port 2\n", "a.sh")
     assert [item.label for item in found] == ["a.sh:2", "a.sh:3", "a.sh:4"]
+
+
+CONFIG_MAP = "---\nkind: ConfigMap\nmetadata: {name: shared}\ndata: {ATTENTION_BACKEND: XFORMERS}\n"
+
+
+def test_variables_of_a_config_map_are_read_where_it_stands_and_named_where_not() -> None:
+    taken = (
+        "    envFrom:\n    - {prefix: VLLM_, configMapRef: {name: shared}}\n    - {secretRef: {name: s}}\n"
+    )
+    found = one(MANIFEST + taken + CONFIG_MAP, "a.yaml")
+    assert found.env["VLLM_ATTENTION_BACKEND"].value == "XFORMERS"
+    assert found.notes == ["variables that Secret s sets were not checked"]
+    found = one(MANIFEST + taken, "a.yaml")
+    assert not found.env
+    assert found.notes[0] == "variables that ConfigMap shared sets were not checked"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "source /etc/x\nvllm serve m\n"),
+        ("a.sh", ". .venv/bin/activate\n. /etc/x\nbash -c 'exec vllm serve m'\n"),
+        ("a.service", "[Service]\nEnvironmentFile=-/etc/x\nExecStart=/bin/vllm serve m\n"),
+        ("a.yaml", "services:\n  a: {image: vllm/vllm-openai, command: --model m, env_file: [/etc/x]}\n"),
+    ],
+)
+def test_a_file_of_variables_is_named(name: str, text: str) -> None:
+    assert one(text, name).notes == ["variables that /etc/x sets were not checked"]
