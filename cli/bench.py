@@ -12,7 +12,7 @@ import click
 
 from .loads import PACES, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
-from .output import console, output_option, user_errors, write_text
+from .output import console, format_option, output_option, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
@@ -33,7 +33,7 @@ class _BenchGroup(click.Group):
 
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
+        format_option,
         output_option("--output", "Also write the JSON to this file."),
         click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms."),
         click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
@@ -326,7 +326,7 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
     shell_complete=policy_list,
 )
 @click.option("--steps", type=click.IntRange(min=30), default=600, show_default=True)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def overhead(running: str, names: str, steps: int, form: str) -> None:
     """Time the scheduler and its bookkeeping per step of steady decode, with an executor that does nothing."""
     from dataclasses import asdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .names import LISTED, gpus, listed, presets, set_option
-from .output import echo, user_errors
+from .output import echo, format_option, user_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ def config() -> None:
 
 @config.command("list")
 @click.argument("kind", required=False, type=click.Choice(list(LISTED)))
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def list_names(kind: str | None, form: str) -> None:
     """List the presets, workloads, GPUs, model sheets and policies that ship (of one KIND, if named)."""
     found = {name: listed(name) for name in ([kind] if kind else LISTED)}
@@ -58,7 +58,7 @@ def list_names(kind: str | None, form: str) -> None:
     help="Resolve for this GPU instead, named as people do: H100, A100 40GB.",
 )
 @click.option("--changed", is_flag=True, help="Only what was written and differs from the default.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def show(
     source: str, overrides: tuple[str, ...], device: str, gpu: str | None, changed: bool, form: str
 ) -> None:

@@ -94,6 +94,11 @@ class _Mistake(click.ClickException):
     exit_code = 2
 
 
+format_option = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+
+
 def output_option(name: str, text: str) -> Callable[[Any], Any]:
     """An option that names a file to write: a Path or None, refused before any work where it cannot be written."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .names import policies as policy_names
-from .output import echo, user_errors
+from .output import echo, format_option, user_errors
 
 
 @click.group()
@@ -18,7 +18,7 @@ def policies() -> None:
 
 @policies.command("list")
 @click.option("--parts", is_flag=True, help="List the parts that policy files are made of.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def list_policies(parts: bool, form: str) -> None:
     """List the policy files, or with --parts what they can be made of."""
     from ..policies import registry
@@ -43,7 +43,7 @@ def list_policies(parts: bool, form: str) -> None:
 
 @policies.command()
 @click.argument("source", metavar="POLICY", shell_complete=policy_names)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def show(source: str, form: str) -> None:
     """Show a policy file (by name or path): its parts, what they do, and every parameter in force."""
     from ..core.errors import ConfigError
