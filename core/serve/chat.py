@@ -15,7 +15,7 @@ from .body import read_struct
 from .gate import take_request_id
 from .generation import Delta, Generation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from .params import Wanted, bad_word_ids, refuse_unsupported, wanted
+from .params import Wanted, bad_word_ids, check_listed_ids, refuse_unsupported, wanted
 from .prompts import callable_tools, chat_prompt, check_length, truncated
 from .replies import (
     ChatChoice,
@@ -66,6 +66,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     prompt = truncated(prompt, body.truncate_prompt_tokens, service.limits, most)
     check_length(len(prompt), service.limits)
     bad_words = await bad_word_ids(body, service.tokenizer)
+    check_listed_ids(body, bad_words, body.n or 1)
     want = wanted(body, len(prompt), bad_words, service.limits, service.defaults)
     reply_id = f"chatcmpl-{take_request_id(request, body.request_id)}"
     continues = bool(body.continue_final_message)

@@ -14,7 +14,7 @@ from .body import read_struct
 from .gate import take_request_id
 from .generation import Delta, Generation
 from .logprobs import TokenNames, completion_logprobs, echo_offsets, echoed_logprobs, prompt_logprobs
-from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, wanted
+from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, check_listed_ids, wanted
 from .prompts import check_length, completion_prompts, off_loop, truncated
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
@@ -56,6 +56,7 @@ async def completions(service: Service, request: Request) -> Response:
         truncated(ids, keep, service.limits, body.max_tokens or COMPLETION_MAX_TOKENS) for ids in prompts
     ]
     bad_words = await bad_word_ids(body, service.tokenizer)
+    check_listed_ids(body, bad_words, len(prompts) * (body.n or 1))
     want: list[Wanted] = []
     for prompt in prompts:
         check_length(len(prompt), service.limits)

@@ -45,6 +45,7 @@ DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 BadWords = tuple[tuple[int, ...], ...]
 
+MAX_LISTED_IDS = 1 << 18  # of one HTTP request: a whole vocabulary, once
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 
@@ -101,6 +102,20 @@ class Wanted:
         if index == 0 or self.params.seed is None:
             return self.params
         return replace(self.params, seed=(self.params.seed + index) & (2**63 - 1))
+
+
+def check_listed_ids(body: SamplingFields, bad_words: BadWords, sequences: int) -> None:
+    """Raises RequestError where ids that each sequence carries would fill the engine's memory."""
+    sizes = {
+        "allowed_token_ids": len(body.allowed_token_ids or ()),
+        "bad_words": sum(map(len, bad_words)),
+    }
+    if sum(sizes.values()) * sequences > MAX_LISTED_IDS:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise RequestError(
+            f"{name} has {sizes[name]} token ids, each for {sequences} sequences; at most {MAX_LISTED_IDS} in all",
+            name,
+        )
 
 
 def wanted(

@@ -159,6 +159,8 @@ def test_a_context_that_is_too_long_is_said_in_the_words_that_clients_look_for(
         ({"prompt": "x " * 5000}, "prompt"),
         ({"prompt": [5] * 256}, "prompt"),
         ({"prompt": ["a"] * 9, "n": 128}, "n"),
+        ({"prompt": ["a"] * 8, "n": 128, "allowed_token_ids": list(range(300))}, "allowed_token_ids"),
+        ({"n": 16, "bad_words": [f"{i:03}" * 300 for i in range(256)]}, "bad_words"),
     ],
 )
 def test_refusals_name_the_field(server: Running, fields: dict[str, Any], param: str) -> None:

@@ -75,6 +75,18 @@ def test_request_id_is_honoured(server: Running) -> None:
     assert server.post(COMPLETIONS, in_body, headers=headers).json()["id"] == "cmpl-my-trace.1"
 
 
+def test_explain_of_many_sequences_waits_for_one_step(server: Running) -> None:
+    server.post("/v1/completions", {"prompt": "a", "n": 128, "max_tokens": 1, "request_id": "many"})
+    busy = {"prompt": "ab", "ignore_eos": True, "max_tokens": 250, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=busy) as stream:
+        pieces = stream.iter_bytes()
+        next(pieces)
+        before = server.get("/debug/stats").json()["step"]
+        assert len(server.get("/debug/explain/many").json()["sequences"]) == 128
+        assert server.get("/debug/stats").json()["step"] - before < 60
+        next(pieces)  # all the while
+
+
 def test_explain(server: Running) -> None:
     server.post(COMPLETIONS, {"prompt": "abc", "temperature": 0, "n": 2}, headers={"x-request-id": "why"})
     for asked in ("cmpl-why", "why"):
