@@ -107,11 +107,14 @@ def _refuse_other_weights(resolved: Resolved) -> None:
     """Raises ConfigError for a storage of the weights that is neither the checkpoint's nor made when it loads."""
     config, shape = resolved.config, resolved.shape
     on_gpu = config.device == "cuda"
-    if config.quantization is None or (on_gpu and (shape is None or config.quantization == "fp8")):
+    if config.quantization is None or (on_gpu and shape is None):
         return  # the loader judges a model that nobody has seen yet
+    narrowed = on_gpu and shape is not None and shape.quantization != "mxfp4"  # whose experts stay packed
+    if narrowed and config.quantization == "fp8":
+        return
     if shape is not None and config.quantization == shape.quantization:
         return
-    made = ", or quantised to fp8 at load" if on_gpu else ""
+    made = ", or quantised to fp8 at load" if narrowed else ""
     raise ConfigError(
         f"quantization={config.quantization} ({resolved.values['quantization'].why}): weights are served as "
         f"the checkpoint stores them{made}; remove it, or name a checkpoint that is stored so"

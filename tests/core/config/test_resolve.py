@@ -229,6 +229,8 @@ def test_weights_are_never_said_to_be_packed_otherwise_than_they_are_served() ->
     require_machine(resolved(H100, packed, quantization="fp8"))
     with pytest.raises(ConfigError, match=r"quantization=awq .*or quantised to fp8 at load"):
         require_machine(resolved(H100, packed, quantization="awq"))
+    with pytest.raises(ConfigError, match=r"as the checkpoint stores them;"):
+        require_machine(resolved(H100, replace(packed, quantization="mxfp4"), quantization="fp8"))
 
 
 def test_a_model_that_does_not_fit_is_refused_with_what_is_missing() -> None:
