@@ -104,9 +104,25 @@ def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
         if flag is None:
             known = [name.lstrip("-") for name in table.spellings()]
             hint = nearest(spelled.lstrip("-").replace("_", "-"), known)
-            raise ConfigError(f"{table.engine} {table.version} has no {spelled}{hint}")
+            raise ConfigError(
+                f"{table.engine} {table.version} has no {spelled}{_elsewhere(table, spelled) or hint}"
+            )
         found.append(flag)
     return found
+
+
+def _elsewhere(table: Table, spelled: str) -> str:
+    """Which other releases have an option; empty where none has."""
+    from ..diagnostics.compat.releases.history import options
+
+    lives, version = options(table.engine), table.version
+    name = lives.name("--" + spelled.lstrip("-").replace("_", "-"))
+    if name is None:
+        return ""
+    gone, later = lives.removed_by(name, version), lives.arrives_after(name, version)
+    if gone is not None:
+        return f": it was removed in {gone.gone}; `engine matrix show {gone.last}` has it"
+    return f"; it exists from {later} on" if later is not None else ""
 
 
 def _record(flag: Flag) -> dict[str, Any]:

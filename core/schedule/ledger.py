@@ -98,13 +98,16 @@ class Ledger:
                 told["cut_to"] = None if told["drew"] else _cut_to(record, told["tokens"])
                 known += told["drew"]
         first = self.steps[0].start_s if self.steps else 0.0
+        drawn = (
+            0 if request.finished_s is not None else known - request.prompt_len
+        )  # not yet handed on, perhaps
         return {
             "id": request.id,
             "arrival_s": request.arrival_s,
             "state": request.state.name.lower(),
             "prompt_tokens": request.prompt_len,
             "cached_tokens": request.cached_tokens,
-            "output_tokens": len(request.output),
+            "output_tokens": max(len(request.output), drawn),
             "priority": request.priority,
             "tenant": request.tenant,
             "preemptions": request.preemptions,

@@ -152,3 +152,9 @@ def test_diff_tells_many_new_negative_spellings_in_one_line() -> None:
     assert "* --enable-lora:" not in text
     assert "* --spec-method: choices +step5_mtp -medusa -mlp_speculator" in text
     assert "--enable-lora" in run("diff", "0.32.0", "0.33.0", "--format", "json")
+
+
+def test_a_flag_of_other_releases_says_which() -> None:
+    told = run("show", "0.33.0", "--flag", "swap-space", code=2)
+    assert "has no swap-space: it was removed in 0.18.0; `engine matrix show 0.17.1` has it" in told
+    assert "it exists from 0.13.0 on" in run("show", "0.12.0", "--flag", "attention_backend", code=2)

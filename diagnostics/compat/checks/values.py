@@ -308,4 +308,4 @@ def _stray(context: Context, word: Argument, comment: bool) -> tuple[str, str, t
         message = "A blank follows the backslash at the end of the line, so the command ends there."
         return message, "Delete the blank after the backslash.", ()
     message = f"{word.text!r} belongs to no option; the parser of {context.target} refuses it."
-    return message, "Delete it, or quote it together with the value it belongs to.", ()
+    return message, f"Delete {word.text!r}, or quote it together with the value it belongs to.", ()

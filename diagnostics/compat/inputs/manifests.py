@@ -15,7 +15,7 @@ from .embedded import MANIFEST, block_scalar, only
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import Char, lex
 from .nodes import Tree
-from .variables import ENV_KEYS, VARIABLE, environment, sources
+from .variables import ENV_KEYS, VARIABLE, environment, sources, text_of
 
 COMMAND_KEYS = (
     "entrypoint", "command", "args", "extraArgs", "extraCmdArgs", "vllmArgs", "additionalArgs", "extra_args",
@@ -116,6 +116,12 @@ class ManifestReader:
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
             configuration.typed = True
+            if (
+                v1 := self.tree.get(settings, "v1")
+            ) is not None:  # the production stack's charts set this by it
+                configuration.env.setdefault(
+                    "VLLM_USE_V1", EnvSetting("VLLM_USE_V1", text_of(v1), self.tree.place(v1))
+                )
             extra = self.tree.get(settings, "extraArgs")
             if extra is not None:
                 configuration.words += self._words(extra)

@@ -26,6 +26,8 @@ RAY = frozenset({"LLMConfig", "LLMServingArgs", "vLLMEngineProcessorConfig"})
 SHELLS = frozenset(
     {"system", "popen", "Popen", "run", "call", "check_call", "check_output", "create_subprocess_shell"}
 )
+# Classes of vLLM that hold what is asked of a request.
+PARAMETERS = frozenset({"SamplingParams", "PoolingParams", "GuidedDecodingParams", "StructuredOutputsParams"})
 # Arguments of these classes that no option of the command sets.
 NOT_OPTIONS = frozenset({"enable_mm_processor_stats", "mamba_config", "model_weights", "quantization_config"})
 
@@ -46,7 +48,20 @@ def read_python(source: Source, label: str) -> list[Configuration]:
     if len(found) > 1:
         for configuration in found:
             configuration.label = f"{label}:{configuration.start_place.line}"
+    if found and (beside := _not_checked(tree)):
+        found[0].notes.append(f"not checked: {', '.join(beside)}")
     return found
+
+
+def _not_checked(tree: ast.AST) -> list[str]:
+    """What else of vLLM a script leans on: modules that it imports from, and what it asks of each request."""
+    told: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm."):
+            told[f"imports from {node.module}"] = None
+        elif isinstance(node, ast.Call) and _called(node) in PARAMETERS and node.keywords:
+            told[f"arguments of {_called(node)}"] = None
+    return list(told)
 
 
 def _in_order(tree: ast.AST) -> Iterator[ast.expr]:

@@ -50,7 +50,9 @@ def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
     """The configurations in a file. Raises UnreadableInput when it cannot be read or holds none."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise UnreadableInput(f"{path} is larger than {MAX_BYTES // 2**20} MiB; that is no configuration")
+            raise UnreadableInput(
+                f"{path} is larger than {MAX_BYTES // 2**20} MiB: check its documents apart"
+            )
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None

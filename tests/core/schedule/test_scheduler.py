@@ -176,6 +176,17 @@ def test_the_ledger_tells_why_a_request_waited(harness: Make) -> None:
     assert h.scheduler.ledger.explain("nobody") is None
 
 
+def test_the_ledger_counts_the_tokens_of_a_running_request(harness: Make) -> None:
+    h = harness()
+    request = h.add(10, max_tokens=9, id="a")
+    told = [h.scheduler.ledger.explain("a")["output_tokens"]]
+    for _ in range(4):
+        h.scheduler.schedule(h.now)  # drawn, and not yet told
+        told.append(h.scheduler.ledger.explain("a")["output_tokens"])
+    assert told == [0, 1, 2, 3, 4]
+    assert len(request.output) < 4
+
+
 @pytest.mark.parametrize(
     ("chunking", "limit", "cut_to"),
     [

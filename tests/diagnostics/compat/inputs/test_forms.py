@@ -524,3 +524,10 @@ def test_variables_of_a_config_map_are_read_where_it_stands_and_named_where_not(
 )
 def test_a_file_of_variables_is_named(name: str, text: str) -> None:
     assert one(text, name).notes == ["variables that /etc/x sets were not checked"]
+
+
+def test_a_chart_that_chooses_the_engine_sets_its_variable() -> None:
+    text = "modelSpec:\n- {modelURL: m, repository: vllm/vllm-openai, vllmConfig: {v1: 1, maxModelLen: 64}}\n"
+    found = one(text, "values.yaml")
+    assert found.env["VLLM_USE_V1"].value == "1"
+    assert [entry.key for entry in found.entries] == ["max-model-len"]

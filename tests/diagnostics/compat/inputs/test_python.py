@@ -146,3 +146,19 @@ def test_a_shell_text_that_holds_a_script_is_read_as_shell() -> None:
     text = "python - <<EOF\nfrom vllm import LLM\nEOF\nvllm serve m --seed 1\n"
     (found,) = read_text(text, "standard input")
     assert [word.text for word in found.words] == ["m", "--seed", "1"]
+
+
+def test_what_else_of_vllm_a_script_leans_on_is_named() -> None:
+    text = (
+        "from vllm import LLM, SamplingParams\nfrom vllm.sampling_params import GuidedDecodingParams\n"
+        "LLM('m')\nLLM('n')\nSamplingParams(best_of=2, guided_decoding=GuidedDecodingParams(choice=['a']))\n"
+    )
+    first, second = read_text(text, "a.py")
+    (note,) = first.notes
+    assert note == (
+        "not checked: imports from vllm.sampling_params, arguments of SamplingParams, arguments of GuidedDecodingParams"
+    )
+    assert not second.notes
+    assert not read_text(
+        "from vllm import LLM, SamplingParams\nLLM('m').generate('x', SamplingParams())\n", "a.py"
+    )[0].notes
