@@ -10,6 +10,13 @@ import click
 from .names import policies as policy_names
 from .output import echo, format_option, user_errors
 
+_EXAMPLE = (
+    "  description: latency first, at 64 sequences",
+    "  order: fair_share",
+    "  chunking: {name: adaptive, itl_target_ms: 30}  # a part with parameters",
+    "  knobs: {max_num_seqs: 64}                      # one given in the configuration wins",
+)
+
 
 @click.group()
 def policies() -> None:
@@ -71,19 +78,18 @@ def _describe(policy: Any) -> dict[str, Any]:
     if policy.plugin is not None:
         shown["plugin"] = policy.plugin
     else:
-        catalogue = registry.catalogue()
-        for kind in catalogue:
-            shown[kind] = _part(kind, getattr(policy, kind), catalogue[kind])
+        for kind in registry.catalogue():
+            shown[kind] = _part(kind, getattr(policy, kind))
     shown["knobs"] = policy.knobs.given()
     return shown
 
 
-def _part(kind: str, named: str | dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+def _part(kind: str, named: str | dict[str, Any]) -> dict[str, Any]:
+    from ..policies import registry
+
     given = {"name": named} if isinstance(named, str) else dict(named)
     name = given.pop("name")
-    part = next((entry for entry in known if entry["name"] == name), None)
-    if part is None:
-        return {"name": name, "what": f"a {kind} part of an installed package", "parameters": given}
+    part = registry.described(kind, name)
     parameters = {
         key: {"value": given.get(key, about["default"]), "what": about["what"]}
         for key, about in part["parameters"].items()
@@ -92,7 +98,7 @@ def _part(kind: str, named: str | dict[str, Any], known: list[dict[str, Any]]) -
 
 
 def _policy_text(shown: dict[str, Any]) -> str:
-    lines = [f"{shown['name']}: {shown['description']}"]
+    lines = [": ".join(filter(None, (shown["name"], shown["description"])))]
     for kind in ("order", "victim", "chunking", "batching", "plugin"):
         part = shown.get(kind)
         if part is None:
@@ -100,7 +106,7 @@ def _policy_text(shown: dict[str, Any]) -> str:
         if not isinstance(part, dict) or "what" not in part:
             lines.append(f"  {kind:<9} {part}")
             continue
-        lines.append(f"  {kind:<9} {part['name']}: {part['what']}")
+        lines.append(f"  {kind:<9} {': '.join(filter(None, (part['name'], part['what'])))}")
         for key, about in part["parameters"].items():
             value, what = (about["value"], about["what"]) if isinstance(about, dict) else (about, "")
             lines.append(f"  {'':<9}   {key} = {value}" + (f"  ({what})" if what else ""))
@@ -118,4 +124,5 @@ def _catalogue_text(catalogue: dict[str, list[dict[str, Any]]]) -> str:
             lines.append(f"  {entry['name']:<15} {entry['what']}")
             for key, about in entry["parameters"].items():
                 lines.append(f"  {'':<15}   {key} = {about['default']}  ({about['what']})")
+    lines += ["", "A policy file names what is not to be as by default:", *_EXAMPLE]
     return "\n".join(lines)

@@ -56,11 +56,10 @@ class Batching(Part):
 
 
 def describe(part: type[Part]) -> dict[str, Any]:
-    """A part's name, its first docstring line and its parameters with defaults."""
-    doc = (part.__doc__ or "").strip().splitlines()[0]
+    """A part's name, its first docstring line (empty without one) and its parameters with defaults."""
     return {
         "name": part.name,
-        "what": doc,
+        "what": (part.__doc__ or "").strip().partition("\n")[0],
         "parameters": {
             key: {"default": field.get_default(call_default_factory=True), "what": field.description or ""}
             for key, field in part.model_fields.items()

@@ -152,7 +152,10 @@ def _validate(data: dict[str, Any], where: str) -> PolicyFile:
         policy = PolicyFile.model_validate(data)
     except ValidationError as error:
         raise PolicyError(f"{where}: {_first(error, PolicyFile)}") from error
-    policy.build()  # wrong parts are a mistake of the file, told when it is read
+    try:
+        policy.build()  # wrong parts are a mistake of the file, told when it is read
+    except PolicyError as error:
+        raise PolicyError(f"{where}: {error}") from error
     return policy
 
 
@@ -162,14 +165,19 @@ def _split(named: Named) -> tuple[str, dict[str, Any]]:
     parameters = dict(named)
     name = parameters.pop("name", None)
     if not isinstance(name, str):
-        raise PolicyError(f"a part needs a `name`: {named!r}")
+        example = "a part's name, or {name: adaptive, itl_target_ms: 30}"
+        raise PolicyError(f"expected {example}, not {named!r}")
     if not all(isinstance(key, str) for key in parameters):
         raise PolicyError(f"{name}: its parameters need names: {named!r}")
     return name, parameters
 
 
-def _build_part(kind: str, named: Named) -> Part:
-    name, parameters = _split(named)
+def described(kind: str, name: str) -> dict[str, Any]:
+    """What a part does and its parameters, one of an installed package imported for it. Raises PolicyError."""
+    return describe(_part(kind, name))
+
+
+def _part(kind: str, name: str) -> type[Part]:
     known = parts(kind)
     part = known.get(name)
     if part is None and name in plugins():
@@ -178,6 +186,12 @@ def _build_part(kind: str, named: Named) -> Part:
             raise PolicyError(f"{kind}: the plug-in {name!r} is no subclass of {_KINDS[kind].__name__}")
     if part is None:
         raise PolicyError(f"{kind}: no {name!r}; known are {', '.join(known)}{_hint(name, known)}")
+    return part
+
+
+def _build_part(kind: str, named: Named) -> Part:
+    name, parameters = _split(named)
+    part = _part(kind, name)
     try:
         return part(**parameters)
     except ValidationError as error:

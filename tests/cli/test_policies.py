@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
+from pydantic import Field
 
 from camshaft.cli.main import main
 from camshaft.policies import registry
@@ -44,6 +48,43 @@ def test_show_gives_every_parameter_in_force(tmp_path: Path) -> None:
     assert shown["chunking"]["parameters"]["itl_target_ms"]["value"] == 12
     assert shown["knobs"] == {"max_num_seqs": 3}
     assert "max_num_seqs = 3" in run("show", str(file)).stdout
+
+
+def test_the_example_of_a_file_is_one(tmp_path: Path) -> None:
+    text = run("list", "--parts").stdout
+    file = tmp_path / "quick.yaml"
+    file.write_text(text[text.index("  description:") :].replace("\n  ", "\n").strip())
+    shown = json.loads(run("show", str(file), "--format", "json").stdout)
+    assert (shown["order"]["name"], shown["knobs"]) == ("fair_share", {"max_num_seqs": 64})
+    assert shown["chunking"]["parameters"]["itl_target_ms"]["value"] == 30
+
+
+def test_a_part_of_an_installed_package_is_shown_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GoldFirst(registry.Order):
+        """Gold before the rest."""
+
+        name = "gold_first"
+        tier: str = Field(default="gold", description="who goes first")
+
+        def key(self, view: Any, step: Any) -> tuple[int, ...]:
+            return ()
+
+    class Silent(registry.Victim):
+        name = "silent"
+        key = GoldFirst.key
+
+    offered = {
+        "gold_first": SimpleNamespace(load=lambda: GoldFirst),
+        "silent": SimpleNamespace(load=lambda: Silent),
+    }
+    monkeypatch.setattr(registry, "plugins", lambda: offered)
+    file = tmp_path / "gold.yaml"
+    file.write_text("order: {name: gold_first, tier: silver}\nvictim: silent\n")
+    text = run("show", str(file)).stdout
+    assert "gold_first: Gold before the rest." in text
+    assert "tier = silver  (who goes first)" in text
 
 
 def test_an_unknown_policy_is_an_error_that_names_the_nearest() -> None:

@@ -44,7 +44,7 @@ def test_every_part_says_what_it_does() -> None:
         ({"chunking": {"name": "adaptive", "itl_target_ms": -1}}, "itl_target_ms"),
         ({"colour": "blue"}, "unknown key 'colour'"),
         ({"api_version": 2}, "api_version"),
-        ({"order": {"aging": 1}}, "needs a `name`"),
+        ({"order": {"aging": 1}}, "expected a part's name, or {name: adaptive"),
         ({"plugin": "absent"}, "no installed package offers"),
         ({"knobs": {"max_num_seqs": 0}}, "max_num_seqs"),
         ({"order": 5}, "order: a name is needed, or a mapping"),
@@ -63,6 +63,9 @@ def test_a_file_by_path(tmp_path: Path) -> None:
     assert load_policy(file).name == "mine"
     file.write_text("[1, 2")
     with pytest.raises(PolicyError, match="not readable as YAML"):
+        load_policy(file)
+    file.write_text("victim: youngest")
+    with pytest.raises(PolicyError, match=r"mine\.yaml: victim: no 'youngest'"):
         load_policy(file)
     file.write_text("- 1")
     with pytest.raises(PolicyError, match="a policy file is a mapping"):
