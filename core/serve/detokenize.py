@@ -7,7 +7,6 @@ dropped at the end, so that no half of a character ever reaches a client.
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -102,10 +101,9 @@ def token_bytes(backend: Any) -> tuple[list[bytes], list[bytes]] | None:
     `backend` is a `tokenizers.Tokenizer`. As its ByteLevel decoder does, a token with a character outside
     the map stands for its own UTF-8 bytes. Raises ModelError for an id beyond MAX_TOKEN_ID.
     """
-    if backend is None:
-        return None
-    spec = json.loads(backend.to_str())
-    if (spec.get("decoder") or {}).get("type") != "ByteLevel":
+    from tokenizers.decoders import ByteLevel
+
+    if backend is None or not isinstance(backend.decoder, ByteLevel):
         return None
     chars = _byte_of_char()
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
@@ -119,9 +117,9 @@ def token_bytes(backend: Any) -> tuple[list[bytes], list[bytes]] | None:
         except KeyError:
             table[token] = text.encode()
     hidden = list(table)
-    for added in spec.get("added_tokens", ()):
-        if added.get("special"):
-            hidden[added["id"]] = b""
+    for token, added in backend.get_added_tokens_decoder().items():
+        if added.special:
+            hidden[token] = b""
     return table, hidden
 
 

@@ -240,6 +240,7 @@ def test_a_unix_socket(model_folder: Path, tmp_path: Path) -> None:
 
 
 SCRIPT = """
+import signal
 import sys
 sys.path.insert(0, sys.argv[1])
 from fake_engine import fake_factory
@@ -249,6 +250,7 @@ from camshaft.core.serve.server import run_server
 from camshaft.core.tokenizer import Tokenizer
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     tokenizer = Tokenizer(sys.argv[2])
     factory = fake_factory(eos=tokenizer.eos_token_ids[0], step_s=0.02)
     sys.exit(run_server(Parts(ServeConfig(model="fake-model", port=0), factory, lambda: tokenizer)))
