@@ -52,7 +52,7 @@ def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     given, url = url, url if "://" in url else f"http://{url}"
     if not re.match(r"https?://[^/]", url):
         raise click.UsageError(f"--url {given}: a server's address is needed, such as http://127.0.0.1:8000")
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    headers = httpx.Headers({"Authorization": f"Bearer {api_key}"} if api_key else {}, encoding="utf-8")
     address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
     try:
         reply = httpx.get(address, headers=headers, timeout=60, trust_env=False)
@@ -75,7 +75,8 @@ def story(name: str, life: dict[str, Any], every_token: bool = False) -> Iterato
     if "error" in life:
         yield f"{name}: {life['error']}"
         return
-    reason = f" ({life['finish_reason']})" if life.get("finish_reason") else ""
+    why = f": {life['why']}" if life.get("why") else ""
+    reason = f" ({life['finish_reason']}{why})" if life.get("finish_reason") else ""
     yield f"{name}: {life['state']}{reason}"
     yield "  " + ", ".join(_facts(life))
     yield "  " + ", ".join(_times(life))
@@ -108,7 +109,7 @@ def _times(life: dict[str, Any]) -> Iterator[str]:
         if life.get(key) is not None:
             yield text.format(life[key])
     if life.get("queued_ms") is None:
-        yield "has not started"
+        yield "never started" if life.get("finish_reason") else "has not started"
 
 
 def _clock(life: dict[str, Any]) -> str:
@@ -150,11 +151,11 @@ def _what(event: dict[str, Any]) -> str:
         last = event["start"] + event["tokens"] - 1
         cut = f" (cut to {event['cut_to']})" if event.get("cut_to") else ""
         return (
-            f"prompt tokens {event['start']} to {last}{cut}, in a step of {event['batch_tokens']} tokens "
+            f"prompt tokens {event['start']} to {last}{cut}, in a step of {_counted(event['batch_tokens'], 'token')} "
             f"that took {event['step_ms']:.1f} ms{', and gave a token' if event['drew'] else ''}"
         )
     if kind == "token":
-        return f"token, in a step of {event['batch_tokens']} tokens that took {event['step_ms']:.1f} ms"
+        return f"token, in a step of {_counted(event['batch_tokens'], 'token')} that took {event['step_ms']:.1f} ms"
     if kind == "tokens":
         steps = event["last_step"] - event["step"] + 1
         return (

@@ -115,6 +115,7 @@ class Ledger:
             "first_token_ms": _since(request, request.first_token_s),
             "finished_ms": _since(request, request.finished_s),
             "finish_reason": request.finish_reason,
+            "why": request.error,
             "complete": len(self.steps) < (self.steps.maxlen or 0) or first <= request.arrival_s,
             "events": events,
         }

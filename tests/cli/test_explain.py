@@ -72,6 +72,13 @@ def test_story_tells_waits_chunks_tokens_and_evictions() -> None:
         assert part in text
 
 
+def test_a_refusal_says_why() -> None:
+    refused = {**LIFE, "finish_reason": "rejected", "why": "too long for this server", "queued_ms": None}
+    text = "\n".join(story("cmpl-a-0", refused))
+    assert "finished (rejected: too long for this server)" in text
+    assert "never started" in text
+
+
 def test_every_token_has_a_line_if_wanted() -> None:
     lines = list(story("cmpl-a-0", LIFE, every_token=True))
     assert sum("token, in a step of 3 tokens" in line for line in lines) == 3
@@ -90,13 +97,16 @@ OTHERS: dict[str, Any] = {
 }
 
 
+KEY = "schlüssel"
+
+
 class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         known = self.path == "/debug/explain/cmpl%2Fa"
         body: Any = {"id": "a", "sequences": {"cmpl-a-0": LIFE}}
         if self.path in OTHERS:
             body = OTHERS[self.path]
-        elif not known or self.headers.get("Authorization") != "Bearer k":
+        elif not known or self.headers.get("Authorization") != f"Bearer {KEY}".encode().decode("latin-1"):
             body = {"error": {"message": "no request is remembered"}}
         self.send_response(404 if isinstance(body, dict) and "error" in body else 200)
         self.end_headers()
@@ -116,12 +126,12 @@ def url() -> Iterator[str]:
 
 def test_command(url: str) -> None:
     run = CliRunner().invoke
-    asked = run(explain, ["cmpl/a", "--url", url, "--api-key", "k"])
+    asked = run(explain, ["cmpl/a", "--url", url, "--api-key", KEY])
     assert asked.exit_code == 0
     assert "cmpl-a-0: finished" in asked.output
-    bare = run(explain, ["cmpl/a", "--url", url.removeprefix("http://"), "--api-key", "k"])
+    bare = run(explain, ["cmpl/a", "--url", url.removeprefix("http://"), "--api-key", KEY])
     assert bare.output == asked.output
-    machine = run(explain, ["cmpl/a", "--url", url, "--format", "json"], env={"CAMSHAFT_API_KEY": "k"})
+    machine = run(explain, ["cmpl/a", "--url", url, "--format", "json"], env={"CAMSHAFT_API_KEY": KEY})
     assert json.loads(machine.output)["sequences"]["cmpl-a-0"]["queued_ms"] == 12.5
     unknown = run(explain, ["other", "--url", url])
     assert unknown.exit_code == 1

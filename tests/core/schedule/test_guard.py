@@ -121,6 +121,14 @@ def test_an_odd_answer_is_taken(harness: Callable[..., Any], call: str, answer: 
     assert served(harness, call, answer).enabled
 
 
+def test_why_a_policy_refuses_is_kept_for_who_asks(harness: Callable[..., Any]) -> None:
+    h = harness(Third("admit", Admission(Verdict.REJECT, "too long for this server")))
+    request = h.add(9, max_tokens=2)
+    h.drain()
+    told = h.scheduler.ledger.explain(request.id)
+    assert (told["finish_reason"], told["why"]) == ("rejected", "too long for this server")
+
+
 def test_a_policy_without_a_usable_name_has_its_class_s() -> None:
     class Nameless(Third):
         name = property(lambda self: 1 // 0)  # type: ignore[assignment]
