@@ -76,6 +76,10 @@ def _when_needed(context: Context) -> Iterator[Finding]:
         from .checks.served import served_findings
 
         yield from served_findings(context)
+    if context.configuration.gpus is not None:
+        from .checks.devices import device_findings
+
+        yield from device_findings(context)
     if any(use.flag.nested and isinstance(use.value, dict) for use in uses):
         from .checks.nested import nested_findings
 

@@ -152,6 +152,8 @@ class Configuration(msgspec.Struct):
     unnamed: list[Word] = []
     # The module or script that starts the server, when it is not the `vllm` command.
     module: Word | None = None
+    # How many GPUs its container asks for, where one pod is all there is.
+    gpus: int | None = None
     # The line of the command that starts it, in a shell text.
     line: int = 0
     # The parts of its shell text that run under a condition, or more than once.

@@ -29,6 +29,8 @@ ROLES = ("aggregated", "prefill", "decode")
 # Environment variables that images and operators pass on as arguments.
 ARGUMENT_VARIABLE = re.compile(r"VLLM_(ADDITIONAL_|EXTRA_)?ARGS|(EXTRA|ADDITIONAL)_(VLLM_)?ARGS")
 SETTINGS_NOT_FLAGS = frozenset({"extraArgs", "enabled", "v0", "v1", "hf_token", "hfToken", "env"})
+# Kinds whose pods each stand alone; others may make one server of several.
+SINGLE_PODS = ("DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet")
 # KServe's kinds whose pods (decode, prefill and their workers) serve with vLLM in the container `main`.
 LLM_SERVICES = ("LLMInferenceService", "LLMInferenceServiceConfig")
 
@@ -41,7 +43,7 @@ class ManifestReader:
         self.label = label
         # Each server with the keys it stands under and its container's name.
         self.found: list[tuple[tuple[str, ...], Configuration]] = []
-        self._compose = self._complete = self._serves = False
+        self._compose = self._complete = self._serves = self._single = False
 
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
@@ -50,6 +52,7 @@ class ManifestReader:
             if kind is not None and kind.value == "CustomResourceDefinition":
                 continue
             self._compose = self.tree.get(document, "services") is not None
+            self._single = kind is not None and kind.value in SINGLE_PODS
             self._serves = kind is not None and kind.value in LLM_SERVICES
             self._complete = self._compose or self.tree.get(document, "apiVersion") is not None
             for mapping, path in self.tree.mappings(document):
@@ -112,6 +115,7 @@ class ManifestReader:
         if configuration is None:
             return
         for server in [configuration, *started[1:]]:
+            server.gpus = _gpus(self.tree, nodes) if self._single else None
             server.notes += [unread_environment(name) for name in unread]
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
@@ -321,6 +325,16 @@ def _partings(paths: list[tuple[str, ...]]) -> list[str]:
             rest = along
         found.append("/".join(keys))
     return found
+
+
+def _gpus(tree: Tree, nodes: dict[str, yaml.Node]) -> int | None:
+    """The GPUs that a container's resources name."""
+    resources = nodes.get("resources")
+    limits = tree.get(resources, "limits") if resources is not None else None
+    for key, _, value in tree.items(limits) if limits is not None else ():
+        if str(key).endswith("/gpu") and isinstance(value, yaml.ScalarNode) and value.value.isdigit():
+            return int(value.value)
+    return None
 
 
 def kebab(text: str) -> str:

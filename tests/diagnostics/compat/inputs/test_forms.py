@@ -531,3 +531,25 @@ def test_a_chart_that_chooses_the_engine_sets_its_variable() -> None:
     found = one(text, "values.yaml")
     assert found.env["VLLM_USE_V1"].value == "1"
     assert [entry.key for entry in found.entries] == ["max-model-len"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "gpus", "starts"),
+    [
+        ("Pod", "--tensor-parallel-size=2", 1, False),
+        ("Pod", "--tensor-parallel-size=2, -pp=2", 2, False),
+        ("Pod", "--tensor-parallel-size=2, -pp=2", 4, True),
+        ("Pod", "--tensor-parallel-size=2, --distributed-executor-backend=ray", 1, True),
+        ("LeaderWorkerSet", "--tensor-parallel-size=2", 1, True),
+    ],
+)
+def test_workers_need_as_many_gpus_as_the_container_has(
+    kind: str, arguments: str, gpus: int, starts: bool
+) -> None:
+    text = (
+        f"apiVersion: v1\nkind: {kind}\nspec:\n  containers:\n  - image: vllm/vllm-openai\n"
+        f"    args: [--model=m, {arguments}]\n    resources: {{limits: {{nvidia.com/gpu: '{gpus}'}}}}\n"
+    )
+    (result,) = check_all([one(text, "a.yaml")], targets=["0.33.0"])
+    assert result.starts is starts
+    assert [f.code for f in result.findings if f.stops] == ([] if starts else ["IN-05"])
