@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ for path in sorted(FOLDER.glob("*.yaml")):
 VERDICTS = [(name, target) for name, case in CASES.items() for target in case["targets"]]
 
 
+@cache  # two tests ask for each
 def verdict(name: str, target: str) -> Result:
     case = CASES[name]
     if "settings" in case:
