@@ -105,7 +105,7 @@ class Gate:
         if not self._keys or scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
             return
         scheme, _, key = header(scope, b"authorization").partition(" ")
-        given = key.strip().encode()
+        given = key.strip().encode("latin-1")  # its bytes as they came
         # Compares with every key, so that the time taken tells nothing.
         fits = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(fits):

@@ -106,7 +106,7 @@ def drive_url(
 async def _drive(
     target: Target, workload: Workload, progress: Progress | None, seed: int, warmup: int
 ) -> UrlRun:
-    headers = {"accept-encoding": "identity"}  # events are read as they come
+    headers = httpx.Headers({"accept-encoding": "identity"}, encoding="utf-8")  # events are read as they come
     if target.api_key:
         headers["authorization"] = f"Bearer {target.api_key}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)

@@ -121,7 +121,7 @@ def unannounced() -> Iterator[bytes]:
 def test_keys_limits_and_cors(model_folder: Path) -> None:
     with running_server(
         model_folder,
-        api_key=("one", "two"),
+        api_key=("one", "two", "schlüssel"),
         served_model_name=("big", "small"),
         allowed_origins=("https://ui.example",),
         max_body_bytes=2048,
@@ -139,6 +139,8 @@ def test_keys_limits_and_cors(model_folder: Path) -> None:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="two", max_retries=0) as client:
             assert [model.id for model in client.models.list()] == ["big", "small"]
             assert client.completions.create(model="small", prompt="x", temperature=0).model == "small"
+        other = {"authorization": "Bearer schlüssel".encode()}
+        assert server.client.get("/v1/models", headers=other).status_code == 200
         key = {"authorization": "Bearer one"}
         assert server.get("/debug/stats", headers=key).status_code == 404
         assert server.get("/openapi.json", headers=key).status_code == 404

@@ -138,7 +138,7 @@ def test_a_sound_server_is_measured(server: Server) -> None:
 
 
 def test_a_request_says_exactly_what_is_wanted(server: Server) -> None:
-    play(server, load(requests=2, tenant="team", priority=3), api_key="key", model="other")
+    play(server, load(requests=2, tenant="team", priority=3), api_key="schlüssel", model="other")
     body = server.bodies[0]
     assert len(body["prompt"]) == 20
     assert all(256 <= token < 32_000 for token in body["prompt"])
@@ -146,7 +146,7 @@ def test_a_request_says_exactly_what_is_wanted(server: Server) -> None:
     assert body["stream"] is True
     assert body["ignore_eos"] is True
     assert (body["tenant"], body["priority"], body["max_tokens"]) == ("team", 3, 4)
-    assert server.headers_seen[0]["authorization"] == "Bearer key"
+    assert server.headers_seen[0]["authorization"].encode("latin-1") == "Bearer schlüssel".encode()
     play(server, load(requests=1), prompts="text", ignore_eos=False)
     assert len(server.bodies[-1]["prompt"].split()) == 20
     assert "ignore_eos" not in server.bodies[-1]
