@@ -37,9 +37,9 @@ class Guard:
         self._faulty_steps = 0
         self._fault_this_step = False
         self.name = type(policy).__name__
-        self.name = self._ask("name", lambda: policy.name, _is_name, self.name)
-        self.dynamic = bool(self._ask("dynamic", lambda: policy.dynamic, _is_bool, False))
-        self.accounts = bool(self._ask("accounts", lambda: policy.accounts, _is_bool, False))
+        self.name = self._ask("name", _is_name, self.name)
+        self.dynamic = self._ask("dynamic", _is_bool, False)
+        self.accounts = self._ask("accounts", _is_bool, False)
 
     def begin_step(self) -> None:
         """Counts whether the last step was faulty, and forgets it."""
@@ -53,31 +53,34 @@ class Guard:
             self._faulty_steps = 0
 
     def order_key(self, view: RequestView, step: StepView) -> Key:
-        return self._ask("order_key", lambda: self.policy.order_key(view, step), _is_key, FIRST_COME)
+        return self._ask("order_key", _is_key, FIRST_COME, view, step)
 
     def victim_key(self, view: RequestView, step: StepView) -> Key:
         """Falls back to the request that came last."""
-        return self._ask("victim_key", lambda: self.policy.victim_key(view, step), _is_key, (-view.seq,))
+        return self._ask("victim_key", _is_key, (-view.seq,), view, step)
 
     def step_budget(self, step: StepView) -> Budget:
-        budget = self._ask("step_budget", lambda: self.policy.step_budget(step), _is_budget, None)
-        return budget or Budget(tokens=step.max_num_batched_tokens)
+        whole = Budget(tokens=step.max_num_batched_tokens)
+        return self._ask("step_budget", _is_budget, whole, step)
 
     def admit(self, view: RequestView, step: StepView) -> Admission:
-        return self._ask("admit", lambda: self.policy.admit(view, step), _is_admission, ADMIT)
+        return self._ask("admit", _is_admission, ADMIT, view, step)
 
     def on_events(self, events: Events) -> None:
-        self._ask("on_events", lambda: self.policy.on_events(events), lambda answer: answer is None, None)
+        self._ask("on_events", lambda answer: answer is None, None, events)
 
     def overrule(self, what: str) -> None:
         """Core acted against the policy's word to keep a promise (progress, longest wait)."""
         self._fault(what, "overruled")
 
-    def _ask(self, name: str, ask: Callable[[], T], valid: Callable[[Any], bool], fallback: T) -> T:
+    def _ask(self, name: str, valid: Callable[[Any], bool], fallback: T, *arguments: Any) -> T:
+        """An attribute of the policy; with arguments, what that answers to them."""
         if not self.enabled:
             return fallback
         try:
-            answer = ask()
+            answer = getattr(self.policy, name)
+            if arguments:
+                answer = answer(*arguments)
             if valid(answer):
                 return answer
             fault = f"unusable answer {answer!r:.100}"
