@@ -84,6 +84,13 @@ Examples:
     show_default=True,
     help="The severity that exits with 1.",
 )
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="CODE[:NAME]",
+    shell_complete=codes,
+    help="Leave out what a code warns of, or about one name, as in EN-04:VLLM_CORP_X; may be repeated.",
+)
 @click.option("--fix", is_flag=True, help="Show a diff, then apply the safe fixes for the (last) target.")
 @click.option(
     "--unsafe-fixes", is_flag=True, help="With --fix: apply the fixes that may change behaviour as well."
@@ -170,15 +177,22 @@ def _read(
 def _judge(options: dict[str, Any]) -> Callable[[Sequence[Configuration], Sequence[str]], list[Result]]:
     """The check of configurations for targets, with the facts that were given."""
     from ..diagnostics.compat import run
+    from ..diagnostics.compat.checks import codes as pages
+    from ..diagnostics.compat.checks.findings import without
     from ..diagnostics.compat.facts.model_input import read_model
     from ..diagnostics.cost.devices import find_device
 
-    engine, start = options["engine"], options["start"]
+    engine, start, ignored = options["engine"], options["start"], frozenset(options["ignore"])
+    for code in ignored:
+        pages.page(code.partition(":")[0])  # raises for one that there is not
     facts: dict[str, Any] | None = None if options["model"] is None else read_model(options["model"])
     device = None if options["gpu"] is None else find_device(options["gpu"])
 
     def judge(found: Sequence[Configuration], targets: Sequence[str]) -> list[Result]:
-        return run.check_all(found, engine=engine, start=start, targets=targets, model=facts, device=device)
+        results = run.check_all(
+            found, engine=engine, start=start, targets=targets, model=facts, device=device
+        )
+        return [without(result, ignored) for result in results]
 
     return judge
 

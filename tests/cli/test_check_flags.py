@@ -267,6 +267,22 @@ def test_what_several_servers_rely_on_is_told_once(tmp_path: Path) -> None:
     assert sum("--seed" in finding["flags"] for item in data["results"] for finding in item["findings"]) == 2
 
 
+def test_what_is_ignored_fails_nothing_but_a_release_that_does_not_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text("export VLLM_CORP_X=1 VLLM_CORP_Y=1\nvllm serve m\n")
+    asked = (str(path), "--to", "0.33.0", "--fail-on", "warning")
+    assert run(*asked).exit_code == 1
+    one = run(*asked, "--ignore", "EN-04:VLLM_CORP_X")
+    assert one.exit_code == 1
+    assert "VLLM_CORP_X" not in one.stdout
+    both = run(*asked, "--ignore", "EN-04")
+    assert both.exit_code == 0
+    assert "ignored, as asked: 2" in both.stdout
+    path.write_text("vllm serve m --swap-space 4\n")
+    assert run(*asked, "--ignore", "FL-02").exit_code == 1
+    assert run(*asked, "--ignore", "XX-99").exit_code == 2
+
+
 def test_a_fix_says_that_the_release_moves_with_it(tmp_path: Path) -> None:
     path = tmp_path / "start.sh"
     path.write_text("docker run vllm/vllm-openai:v0.8.5 --model m --swap-space 4\n")

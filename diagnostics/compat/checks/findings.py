@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Literal
 
 import msgspec
@@ -124,6 +124,23 @@ def no_such(
         stops=True,
         edits=edits,
     )
+
+
+def without(result: Result, ignored: Set[str]) -> Result:
+    """The result without the findings of codes that are ignored, or of `CODE:NAME` about one option or variable.
+
+    What keeps the release from starting is told all the same.
+    """
+    kept = tuple(
+        finding
+        for finding in result.findings
+        if finding.stops
+        or ignored.isdisjoint([finding.code, *(f"{finding.code}:{n}" for n in finding.flags + finding.env)])
+    )
+    if len(kept) == len(result.findings):
+        return result
+    note = f"ignored, as asked: {len(result.findings) - len(kept)}"
+    return msgspec.structs.replace(result, findings=kept, notes=(*result.notes, note))
 
 
 def at_or_above(findings: Sequence[Finding], level: Severity) -> list[Finding]:

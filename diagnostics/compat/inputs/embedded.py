@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 
 # What begins a manifest, a compose file or the configuration of a serving framework.
-MANIFEST = re.compile(r"^[ \t-]*(?:apiVersion|applications|engine_kwargs|llm_configs|services):", re.M)
+MANIFEST = re.compile(
+    r"^[ \t-]*(?:apiVersion|applications|engine_kwargs|llm_configs|services|servingEngineSpec):", re.M
+)
 
 
 def only(text: str, start: int, end: int) -> str:

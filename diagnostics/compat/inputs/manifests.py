@@ -115,7 +115,7 @@ class ManifestReader:
         if configuration is None:
             return
         for server in [configuration, *started[1:]]:
-            server.gpus = _gpus(self.tree, nodes) if self._single else None
+            server.gpus = _gpus(self.tree, nodes) if self._single or "modelURL" in nodes else None
             server.notes += [unread_environment(name) for name in unread]
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
@@ -328,13 +328,14 @@ def _partings(paths: list[tuple[str, ...]]) -> list[str]:
 
 
 def _gpus(tree: Tree, nodes: dict[str, yaml.Node]) -> int | None:
-    """The GPUs that a container's resources name."""
+    """The GPUs that a container's resources name, or a model's entry in the production stack's chart."""
     resources = nodes.get("resources")
     limits = tree.get(resources, "limits") if resources is not None else None
-    for key, _, value in tree.items(limits) if limits is not None else ():
-        if str(key).endswith("/gpu") and isinstance(value, yaml.ScalarNode) and value.value.isdigit():
-            return int(value.value)
-    return None
+    named = [value for key, _, value in tree.items(limits) if str(key).endswith("/gpu")] if limits else []
+    told = [
+        str(node.value) for node in [*named, nodes.get("requestGPU")] if isinstance(node, yaml.ScalarNode)
+    ]
+    return next((int(text) for text in told if text.isdigit()), None)
 
 
 def kebab(text: str) -> str:

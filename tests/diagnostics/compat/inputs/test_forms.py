@@ -527,10 +527,14 @@ def test_a_file_of_variables_is_named(name: str, text: str) -> None:
 
 
 def test_a_chart_that_chooses_the_engine_sets_its_variable() -> None:
-    text = "modelSpec:\n- {modelURL: m, repository: vllm/vllm-openai, vllmConfig: {v1: 1, maxModelLen: 64}}\n"
+    text = "modelSpec:\n- {modelURL: m, repository: vllm/vllm-openai, requestGPU: 2, vllmConfig: {v1: 1, maxModelLen: 64}}\n"
     found = one(text, "values.yaml")
     assert found.env["VLLM_USE_V1"].value == "1"
     assert [entry.key for entry in found.entries] == ["max-model-len"]
+    assert found.gpus == 2
+    application = "kind: Application\nspec:\n  helm:\n    values: |\n      servingEngineSpec:\n"
+    inner = one(application + "".join(f"        {line}\n" for line in text.splitlines()), "app.yaml")
+    assert [entry.key for entry in inner.entries] == ["max-model-len"]
 
 
 @pytest.mark.parametrize(
