@@ -19,7 +19,9 @@ def source_hash() -> str:
     files = [
         p
         for p in KERNELS.rglob("*.py")
-        if p.name == "triton.py" or p.parent.name == "report" or "@triton.jit" in p.read_text()
+        if p.name in ("triton.py", "packing.py")
+        or p.parent.name == "report"
+        or "@triton.jit" in p.read_text()
     ]
     digest = hashlib.sha256()
     for file in sorted(files):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ..experts import triton as experts
-from ..experts.fp8_grouped import triton as fp8_grouped
 from ..experts.grouping import triton as grouping
 from ..experts.routing import triton as routing
 from ..fp8 import BLOCK, FP8_MAX
@@ -17,9 +15,8 @@ from ..rms_norm import triton as rms_norm
 from ..rope_kv_write import triton as rope_kv_write
 from ..sample import triton as sample
 from ..silu_mul import triton as silu_mul
-from .sass import ARCHES, Build
-
-FP8_ARCHES = tuple(arch for arch in ARCHES if arch >= 89)  # Triton has no e4m3 below
+from .expert_builds import experts, mxfp4_experts
+from .sass import ARCHES, FP8_ARCHES, Build
 
 _CACHE = {"*bf16": "", "*fp8e4nv": "-fp8"}
 _SCALARS = dict.fromkeys(("scale", "k_scale", "v_scale", "soft_cap"), "fp32") | {"window": "i32"}
@@ -263,42 +260,6 @@ def _fp8_tiles(arch: int) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(fp8_product.plan(divmod(arch, 10), *size) for size in sizes))
 
 
-def _experts() -> list[Build]:
-    types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16", "places": "*i32", "tile_experts": "*i32"}
-    types |= {"row_weights": "*fp32", "num_places": "i32", "n": "i32", "k": "i32"}
-    narrow = types | {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scales": "*fp32", "w_scales": "*fp32"}
-    flags = {"DIVISOR": 8, "WEIGHTED": False, "EVEN": True}
-    aligned = ("x", "weight", "out", "places", "n", "k")
-    made: list[Build] = []
-    for rows, columns in ((64, 128), (16, 64)):
-        sizes = {"ROWS": rows, "COLUMNS": columns, **flags}
-        made.append(
-            Build(
-                f"experts-{rows}x{columns}",
-                experts.grouped_product_kernel,
-                types,
-                {"DEPTH": experts.DEPTH, **sizes},
-                aligned,
-                num_stages=4,
-                stated_blocks=2 if rows == 64 else 6,
-            )
-        )
-        made += [
-            Build(
-                f"experts-{rows}x{columns}-fp8{'-blocks' if blocked else ''}",
-                fp8_grouped.fp8_grouped_kernel,
-                narrow,
-                {"BLOCK": fp8_grouped.BLOCK, "BLOCKED": blocked, **sizes},
-                aligned,
-                num_stages=fp8_grouped.STAGES,
-                arches=FP8_ARCHES,
-                stated_blocks=2 if rows == 64 else 6,
-            )
-            for blocked in (False, True)
-        ]
-    return made
-
-
 def _steps() -> list[Build]:
     """Sampling, the preparation of a batch, and the grouping of its choices of experts."""
     names = ("temperatures", "top_ps", "min_ps", "logits")
@@ -352,4 +313,12 @@ def _steps() -> list[Build]:
 
 def builds() -> list[Build]:
     """Every build of the report, attention first."""
-    return [*_attention(), *_rows(), *_fp8_products(), *_narrowed_rows(), *_experts(), *_steps()]
+    return [
+        *_attention(),
+        *_rows(),
+        *_fp8_products(),
+        *_narrowed_rows(),
+        *experts(),
+        *mxfp4_experts(),
+        *_steps(),
+    ]

@@ -105,11 +105,18 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     streams = {"decode-d128-g8-p16": (2 * 64 * 128 * 2, 2), "decode-d64-g4-p16": (2 * 64 * 64 * 2, 2)}
     streams |= {"decode-d256-g4-p16": (2 * 32 * 256 * 2, 2), "decode-d128-g8-p16-fp8": (2 * 64 * 128, 2)}
     streams |= {"experts-16x64": (64 * 64 * 2, 3), "experts-16x64-fp8": (64 * 128, 3)}
+    # 64 columns of a row are 32 bytes of numbers and two scales.
+    streams |= {
+        "experts-mxfp4-16x128-gated-s8": (128 * 34, 6),
+        "experts-mxfp4-16x256-gated-s6": (256 * 34, 4),
+    }
+    streams |= {"experts-mxfp4-16x256-s6": (256 * 34, 4)}
     streams |= {"fp8-rows-64x256": (256 * 128, 3), "fp8-blocks-64x256": (256 * 128, 3)}
     products = {
         "prefill-d128-g8-r128": (4 * 128 * 128 * 128, False),
         "prefill-d256-g4-r128": (4 * 128 * 32 * 256, False),
         "experts-64x128": (2 * 64 * 128 * 64, False),
+        "experts-mxfp4-128x128-gated-s4": (2 * 128 * 128 * 64, False),
     }
     products |= {
         "fp8-blocks-128x128": (2 * 128**3, True),
@@ -122,11 +129,14 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     ]
 
 
-def experts(places: int, num_experts: int, hidden: int, inner: int, weight_bytes: int) -> Floor:
+MXFP4_BYTES = 17 / 32  # of a number and its share of a scale
+
+
+def experts(places: int, num_experts: int, hidden: int, inner: int, weight_bytes: float) -> Floor:
     """Both grouped products of a layer: every expert is read once, so long as each has a row."""
     weights = 3 * num_experts * hidden * inner * weight_bytes
     moved = weights + places * (2 * hidden + 3 * inner) * 2
-    shape = f"{places} rows over {num_experts} experts of {hidden:,} x {inner:,}, {8 * weight_bytes} bit"
+    shape = f"{places:,} rows over {num_experts} experts of {hidden:,} x {inner:,}, {8 * weight_bytes:g} bit"
     rate = H100_FP8_FLOPS if weight_bytes == 1 else H100_BF16_FLOPS
     return Floor("experts", shape, moved, 6 * places * hidden * inner, rate)
 
@@ -144,7 +154,7 @@ def rows(kernel: str, tokens: int, read: int, written: int) -> Floor:
 
 
 def floors() -> list[Floor]:
-    """Of an 8B layer (32/8 heads of 128, 4096, 14336) and a 70B one (64/8 heads, 8192, 28672)."""
+    """Of an 8B layer (32/8 heads of 128, 4096, 14336), a 70B one (64/8 heads, 8192, 28672), and gpt-oss's experts."""
     return [
         decode_attention(64, 2048, 32, 8, 128, 2),
         decode_attention(64, 8192, 64, 8, 128, 2),
@@ -163,6 +173,10 @@ def floors() -> list[Floor]:
         rows("rope-kv-write", 2048, (64 + 16) * 128, (64 + 16) * 128),
         experts(64 * 8, 128, 2048, 768, 2),
         experts(64 * 8, 128, 2048, 768, 1),
+        *(
+            experts(tokens * 4, num_experts, 2880, 2880, MXFP4_BYTES)
+            for tokens, num_experts in ((1, 4), (64, 32), (64, 128), (8192, 32), (8192, 128))
+        ),
         draws(256, 128_256),
         Floor("prepare-batch", "2,048 tokens", 2048 * (8 + 4 + 3 * 8), 0.0),
     ]

@@ -19,6 +19,7 @@ REGISTERS_PER_SM = 65536
 # 20.1). The tiles of 89 (Ada: L4, L40S, RTX 4090) are those of 86 (A10, RTX 3090) and of 120 as well.
 ROOM = {80: (167_936, 64, 32), 89: (102_400, 48, 24), 90: (233_472, 64, 32), 100: (233_472, 64, 32)}
 ARCHES = tuple(ROOM)
+FP8_ARCHES = tuple(arch for arch in ARCHES if arch >= 89)  # Triton has no e4m3 below
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from camshaft.core.shape import shape_from_config
 from camshaft.kernels import dispatch
 
 from .check import TOLERANCE, Check, Place, compare, seed_all
+from .mxfp4_checks import drawn
 
 PAGE, BLOCKS = 16, 40
 SIZES: dict[str, Any] = {
@@ -37,6 +38,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
 }  # fmt: skip
+# The same on the project's own definition, its experts packed.
+KINDS["gpt_oss_mxfp4"] = KINDS["gpt_oss"]
 MIXTURES = frozenset({"mixtral"})
 
 
@@ -72,11 +75,13 @@ def models(kind: str, place: Place, *, fp8: bool = False, **changes: Any) -> tup
     from transformers import AutoConfig, AutoModelForCausalLM
 
     seed_all(7)
-    config = AutoConfig.for_model(kind, **{**SIZES, **KINDS[kind], **changes})
+    packed = kind.endswith("_mxfp4")
+    config = AutoConfig.for_model(kind.removesuffix("_mxfp4"), **{**SIZES, **KINDS[kind], **changes})
     theirs = AutoModelForCausalLM.from_config(config).float().eval()
     for name, weight in theirs.named_parameters():
         if name.endswith("sinks"):
             torch.nn.init.normal_(weight, std=2.0)
+    experts = _drawn_in_mxfp4(theirs) if packed else {}
     with tempfile.TemporaryDirectory() as folder:  # saving gives the names that checkpoints have
         theirs.save_pretrained(folder)
         if kind == "gpt_oss":
@@ -85,8 +90,24 @@ def models(kind: str, place: Place, *, fp8: bool = False, **changes: Any) -> tup
             k: v.clone() for file in Path(folder).glob("*.safetensors") for k, v in load_file(file).items()
         }
     raw = {**config.to_dict(), "architectures": [type(theirs).__name__]}
-    ours = build(shape_from_config(raw, kind), Held(weights), place.device, place.dtype, quantize_fp8=fp8)
+    if packed:
+        raw["quantization_config"] = {"quant_method": "mxfp4"}
+    ours = build(
+        shape_from_config(raw, kind), Held(weights | experts), place.device, place.dtype, quantize_fp8=fp8
+    )
     return theirs, ours
+
+
+def _drawn_in_mxfp4(theirs: Any) -> dict[str, torch.Tensor]:
+    """Experts as a checkpoint of gpt-oss has them; transformers' model gets the same ones multiplied out."""
+    stored = {}
+    for name, weight in theirs.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, columns, rows = weight.shape
+            made = drawn(Place(weight.device, weight.dtype), experts, rows, columns)
+            weight.data = made.dense(torch.float32).transpose(1, 2).contiguous()
+            stored |= {f"{name}_blocks": made.blocks, f"{name}_scales": made.scales}
+    return stored
 
 
 class Runner:

@@ -17,10 +17,12 @@ from . import (
     expert_checks,
     fp8_checks,
     model_checks,
+    mxfp4_checks,
     row_checks,
     sample_checks,
     sheet_checks,
 )
+from .assembly import teach_interpreter
 from .check import Check, Place
 
 Write = Callable[[dict[str, Any]], object]
@@ -30,7 +32,7 @@ FP8_CAPABILITY = (8, 9)
 
 def jobs(dry: bool, *, has_fp8: bool = True) -> list[tuple[Check, torch.dtype]]:
     """Every check with the dtypes it runs in; those of e4m3 only where Triton compiles it for the device."""
-    rooms = (attention_checks, row_checks, fp8_checks, expert_checks, sample_checks)
+    rooms = (attention_checks, row_checks, fp8_checks, expert_checks, mxfp4_checks, sample_checks)
     kernels = [check for room in rooms for check in room.CHECKS if not (dry and check.heavy)]
     kernels = [check for check in kernels if has_fp8 or not _needs_fp8(check)]
     # The interpreter's bf16 product is wrong; on a GPU a float32 product is in tf32.
@@ -67,6 +69,7 @@ def check_part(part: tuple[int, int], skip: int, only: str, write: Write, *, dry
     """
     if dry:
         model_checks.force_triton()
+        teach_interpreter()
     device = torch.device("cpu" if dry else "cuda")
     number, parts = part
     has_fp8 = dry or torch.cuda.get_device_capability() >= FP8_CAPABILITY

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from camshaft.kernels.experts import route
+from camshaft.kernels.experts.mxfp4 import make_mxfp4_experts, reference
 from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
 from camshaft.kernels.sample import reference as sample_reference
@@ -14,6 +16,7 @@ from camshaft.kernels.sample.triton import sample
 
 from . import attention_checks, fp8_checks, row_checks
 from .check import Check, Place, seed_all
+from .mxfp4_checks import drawn
 from .sample_checks import draws_of
 
 SHEETS = Path(__file__).parents[2] / "presets/models"
@@ -31,6 +34,7 @@ class Sheet:
     head_dim: int
     vocab: int
     window: int | None
+    packed_experts: tuple[int, int] | None  # of a mixture in MXFP4: how many, and of these a token's
 
 
 def sheets() -> list[Sheet]:
@@ -51,6 +55,9 @@ def sheets() -> list[Sheet]:
                 head_dim=int(config.get("head_dim", hidden // heads)),
                 vocab=int(config["vocab_size"]),
                 window=int(window) if window.isdigit() else None,
+                packed_experts=(int(config["num_local_experts"]), int(config["num_experts_per_tok"]))
+                if "mxfp4" in config.get("quantization_config", "")
+                else None,
             )
         )
     return found
@@ -107,6 +114,29 @@ def product(rows: int, out_features: int, in_features: int, *, blocked: bool) ->
     return Check(f"sheet-fp8-{rows}x{in_features}x{out_features}{'-blocks' if blocked else ''}", run)
 
 
+def packed_experts(tokens: int, sheet: Sheet) -> Check:
+    """A layer in MXFP4 against the same in 16 bits, whose sums are rounded more often."""
+    assert sheet.packed_experts is not None
+    experts, top_k = sheet.packed_experts
+
+    def run(place: Place) -> None:
+        seed_all(tokens)
+        weights = (
+            drawn(place, experts, 2 * sheet.inner, sheet.hidden),
+            drawn(place, experts, sheet.hidden, sheet.inner),
+        )
+        x, out = place.tensor(tokens, sheet.hidden), place.tensor(tokens, sheet.hidden)
+        chosen = route(place.tensor(tokens, experts), top_k, renormalise=True)
+        plain = reference.make_mxfp4_experts(*weights, place.dtype, 7.0, 1.702)
+        expected = plain(x, *chosen, out.clone()).float()
+        del plain
+        got = make_mxfp4_experts(*weights, place.dtype)(x, *chosen, out.clone()).float()
+        error = float((got - expected).norm() / (expected - out).norm())
+        assert error < 0.02, f"relative error {error:.3f}"
+
+    return Check(f"sheet-experts-mxfp4-{tokens}x{experts}of{top_k}-{sheet.hidden}-{sheet.inner}", run)
+
+
 def checks() -> list[Check]:
     """Each distinct shape once."""
     all_sheets = sheets()
@@ -124,6 +154,8 @@ def checks() -> list[Check]:
         *(vocabulary(vocab) for vocab in sorted({s.vocab for s in all_sheets})),
         *(product(17, n, k, blocked=False) for n, k in small),
         *(product(65, n, k, blocked=True) for n, k in small if not k % 128),
+        # Of one token, a decode batch and a prompt: tiles of 16, 64 and 128 places.
+        *(packed_experts(tokens, s) for s in all_sheets if s.packed_experts for tokens in (1, 100, 3000)),
     ]
     return [
         check if check.name.startswith("sheet") else Check(f"sheet-{check.name}", check.run) for check in made

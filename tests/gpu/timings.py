@@ -10,6 +10,7 @@ from triton.testing import do_bench
 
 from camshaft.kernels.experts import make_experts, route
 from camshaft.kernels.experts.fp8 import Fp8Experts
+from camshaft.kernels.experts.mxfp4 import make_mxfp4_experts
 from camshaft.kernels.fp8 import FP8
 from camshaft.kernels.linear import InputNorm
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
@@ -19,11 +20,14 @@ from camshaft.kernels.rms_norm import rms_norm
 from camshaft.kernels.rope_kv_write import rope_kv_write
 from camshaft.kernels.silu_mul import silu_mul
 
+from .check import Place
 from .executor_checks import host_timings
+from .mxfp4_checks import drawn
 from .steps import decode_step, host_gap
 
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16
+PLACE = Place(CUDA, BF16)
 
 
 def median_s(run: Callable[[], Any]) -> float:
@@ -188,6 +192,26 @@ def experts_layer(copy: float) -> list[dict[str, Any]]:
     return rows
 
 
+def packed_experts_layer(copy: float, rate: float) -> list[dict[str, Any]]:
+    """gpt-oss's experts in MXFP4: a decode of one and of 64, and a prompt."""
+    hidden, top_k, rows = 2880, 4, []
+    for num_experts in (32, 128):
+        weights = (drawn(PLACE, num_experts, 2 * hidden, hidden), drawn(PLACE, num_experts, hidden, hidden))
+        layer = make_mxfp4_experts(*weights, BF16)
+        del weights
+        for tokens in (1, 64, 8192):
+            x, out = (torch.randn(tokens, hidden, device=CUDA, dtype=BF16) for _ in range(2))
+            chosen = route(torch.randn(tokens, num_experts, device=CUDA), top_k, renormalise=True)
+            moved = layer.weight_bytes * len(chosen[0].unique()) / num_experts
+            seconds = median_s(lambda layer=layer, x=x, chosen=chosen, out=out: layer(x, *chosen, out))
+            rows.append({
+                "what": f"experts {tokens} x {top_k} of {num_experts}, {hidden} x {hidden}, mxfp4", "us": seconds * 1e6,
+                "GB": moved / 1e9, "of_copy": moved / seconds / copy,
+                "of_matmul": 6 * tokens * top_k * hidden**2 / seconds / rate,
+            })  # fmt: skip
+    return rows
+
+
 def small_kernels(copy: float) -> list[dict[str, Any]]:
     """Over 2,048 tokens of a 70B layer."""
     tokens, hidden, inner = 2048, 8192, 28672
@@ -274,7 +298,12 @@ def _attention(copy: float, rate: float) -> Jobs:
 
 
 def _linear(copy: float, rate: float) -> Jobs:
-    return [lambda: small_kernels(copy), lambda: fp8_layers(rate, copy), lambda: experts_layer(copy)]
+    return [
+        lambda: small_kernels(copy),
+        lambda: fp8_layers(rate, copy),
+        lambda: experts_layer(copy),
+        lambda: packed_experts_layer(copy, rate),
+    ]
 
 
 def _steps(copy: float, rate: float) -> Jobs:

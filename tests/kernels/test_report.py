@@ -15,13 +15,20 @@ import pytest
 from camshaft.kernels.linear.fp8_product.triton import plan as product_plan
 from camshaft.kernels.paged_attention.triton import prefill_plan
 from camshaft.kernels.report import __main__ as report
-from camshaft.kernels.report.floors import H100_BYTES_PER_S, decode_attention, gemm, prefill_attention
+from camshaft.kernels.report.floors import (
+    H100_BYTES_PER_S,
+    MXFP4_BYTES,
+    decode_attention,
+    experts,
+    gemm,
+    prefill_attention,
+)
 from camshaft.kernels.report.layer import layer, needed_share
 from camshaft.kernels.report.sass import local_in_loops, main_loop, matrix_instructions, occupancy
 
 DATA: dict[str, Any] = json.loads(report.DATA.read_text())
 BUILDS: list[dict[str, Any]] = DATA["builds"]
-PRODUCTS = ("prefill", "fp8-blocks", "fp8-rows", "experts-64")
+PRODUCTS = ("prefill", "fp8-blocks", "fp8-rows", "experts-64", "experts-mxfp4")
 
 
 def test_the_report_is_of_these_sources() -> None:
@@ -60,6 +67,16 @@ def test_attention_and_products_load_sixteen_bytes_at_a_time() -> None:
     for build in BUILDS:
         if build["name"].startswith((*PRODUCTS, "decode-d")):
             assert build["wide_loads"] >= 8, build
+
+
+def test_packed_weights_become_numbers_in_registers() -> None:
+    """On Hopper shared memory has room for what is loaded, stage by stage, and none for a tile of unpacked weights."""
+    found = [b for b in BUILDS if b["arch"] == 90 and b["name"].startswith("experts-mxfp4")]
+    assert len(found) == 6
+    for build in found:
+        tokens, rows, stages = map(int, re.findall(r"-(\d+)x(\d+).*-s(\d+)", build["name"])[0])
+        loaded = stages * (rows * (32 + 2) + tokens * 64 * 2)
+        assert loaded - rows * 64 * 2 < build["shared_bytes"] <= loaded, build
 
 
 def test_an_sm_holds_as_many_blocks_as_the_design_states() -> None:
@@ -216,4 +233,7 @@ def test_floors_on_paper() -> None:
     whole, tail = prefill_attention(4096, 4096, 32, 8, 128), prefill_attention(1, 4096, 32, 8, 128)
     assert whole.bound == "FLOPs"
     assert whole.flops == pytest.approx(tail.flops * 2048, rel=0.01)
+    # gpt-oss-20b, a step of 64: 32 experts of three times 2,880 x 2,880 in 4.25 bits.
+    packed = experts(256, 32, 2880, 2880, MXFP4_BYTES)
+    assert packed.bytes_moved == pytest.approx(32 * 3 * 2880**2 * 4.25 / 8, rel=0.02)
     assert gemm(64, 8192, 8192, 1).bytes_moved < gemm(64, 8192, 8192, 2).bytes_moved

@@ -13,18 +13,9 @@ import torch
 from ...checks import KernelInputError
 from ...dispatch import Dispatch
 from ...fp8 import BLOCK
+from ..grouping import Groups
 
 _best = Dispatch(__name__, "grouped_product")
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Places grouped by expert, as `sort_by_expert` makes them: each tile of places has one expert."""
-
-    places: torch.Tensor  # int32 [tiles * tile]; those past a group hold num_places
-    tile_experts: torch.Tensor  # int32 [tiles]; -1 past the last
-    num_places: int
-    tile: int
 
 
 @dataclass(frozen=True, slots=True)

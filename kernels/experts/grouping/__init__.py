@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from ...dispatch import Dispatch
 
 _best = Dispatch(__name__, "sort_by_expert")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Places grouped by expert, as `sort_by_expert` makes them: each tile of places has one expert."""
+
+    places: torch.Tensor  # int32 [tiles * tile]; those past a group hold num_places
+    tile_experts: torch.Tensor  # int32 [tiles]; -1 past the last
+    num_places: int
+    tile: int
 
 
 def tile_of(num_places: int, num_experts: int) -> int:

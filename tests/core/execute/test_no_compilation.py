@@ -69,7 +69,7 @@ SIZES = (1, 2, 4, 8, 16, 64)
     ("kind", "sizes"),
     [
         ("llama-bf16", SIZES), ("llama-fp8", ()), ("llama-fp8", SIZES), ("llama-fp8-blocks", ()),
-        ("qwen3", ()), ("mixtral", ()),
+        ("qwen3", ()), ("mixtral", ()), ("gpt_oss_mxfp4", ()), ("gpt_oss_mxfp4", SIZES),
     ],
 )  # fmt: skip
 def test_what_steps_launch_was_launched_when_the_engine_opened(

@@ -18,7 +18,7 @@ from triton.runtime import jit
 
 from camshaft.kernels.dispatch import Dispatch
 
-FACTORIES = ("make_experts",)  # of what the reference would loop over
+FACTORIES = ("make_experts", "make_mxfp4_experts")  # of what the reference would loop over
 SLOW = ("paged_attention",)  # whose results matter to no launch
 
 

@@ -12,3 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))  # for the checks in tests/gpu
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]
+else:
+    from tests.gpu.assembly import teach_interpreter
+
+    teach_interpreter()

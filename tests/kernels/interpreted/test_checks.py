@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.gpu import attention_checks, expert_checks, fp8_checks, row_checks, sample_checks
+from tests.gpu import attention_checks, expert_checks, fp8_checks, mxfp4_checks, row_checks, sample_checks
 from tests.gpu.check import Check, Place
 
 CPU = torch.device("cpu")
@@ -21,6 +21,7 @@ CHECKS = [
     *row_checks.CHECKS,
     *fp8_checks.CHECKS,
     *expert_checks.CHECKS,
+    *mxfp4_checks.CHECKS,
     *sample_checks.CHECKS,
 ]
 

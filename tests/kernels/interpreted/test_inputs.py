@@ -14,6 +14,9 @@ from camshaft.kernels import checks
 from camshaft.kernels.checks import KernelInputError
 from camshaft.kernels.experts.fp8_grouped import ExpertWeights, Groups
 from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
+from camshaft.kernels.experts.mxfp4 import Mxfp4Weight
+from camshaft.kernels.experts.mxfp4 import triton as mxfp4
+from camshaft.kernels.experts.mxfp4.packing import FORMS, pack
 from camshaft.kernels.linear.fp8_product.triton import fp8_product
 from camshaft.kernels.prepare_batch.triton import prepare_batch
 from camshaft.kernels.quantize_rows.triton import quantize_rows
@@ -150,6 +153,19 @@ def _product(**other: torch.Tensor) -> None:
     fp8_product(**{**fields, "out": torch.zeros(2, 64), **other})
 
 
+def _mxfp4(**other: torch.Tensor) -> None:
+    fields = {
+        "x": torch.zeros(2, 64).half(),
+        "places": torch.zeros(16, dtype=torch.int32),
+        "row_weights": W[:2],
+    }
+    weight = Mxfp4Weight(*(torch.zeros(size, dtype=torch.uint8) for size in ((1, 32, 2, 16), (1, 32, 2))))
+    packed, form = pack(weight, torch.float16, paired=False), FORMS[torch.float16]
+    fields |= other
+    groups = Groups(fields["places"], torch.zeros(1, dtype=torch.int32), 2, 16)
+    mxfp4.product(fields["x"], packed, groups, 1, form, row_weights=fields["row_weights"])
+
+
 X, W = torch.zeros(2, 64), torch.ones(64)
 WRONG: list[tuple[str, Callable[[], object]]] = [
     ("weight", lambda: rms_norm(X, W.long(), 1e-5, X.clone())),
@@ -174,6 +190,12 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("weights.values", lambda: _grouped(values=torch.zeros(2, 64, 128))),
     ("places", lambda: _grouped(places=torch.zeros(16, dtype=torch.int64))),
     ("row_weights", lambda: _grouped(row_weights=torch.ones(2).half())),
+    ("x", lambda: _mxfp4(x=X)),
+    ("x", lambda: _mxfp4(x=torch.zeros(2, 32).half())),
+    ("x", lambda: _mxfp4(x=torch.zeros(64, 2).half().t())),
+    ("places", lambda: _mxfp4(places=torch.zeros(8, dtype=torch.int32))),
+    ("row_weights", lambda: _mxfp4(row_weights=W[:3])),
+    ("row_weights", lambda: _mxfp4(row_weights=W[:2].half())),
 ]
 
 
