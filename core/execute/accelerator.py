@@ -5,6 +5,7 @@ A test stands in for it with an object of its own, so that everything above runs
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import warnings
 from collections.abc import Callable
@@ -150,6 +151,7 @@ class Cuda:
         return graph
 
     def why_no_graph(self, run: Callable[[], None]) -> str | None:
+        pool = self.new_pool()
         # Asked before it is captured: a capture that meets a wait leaves more behind than an error.
         with warnings.catch_warnings(action="ignore"):  # of what it may not detect
             torch.cuda.set_sync_debug_mode("error")
@@ -158,8 +160,9 @@ class Cuda:
             torch.cuda.set_sync_debug_mode("default")
             # To the current stream a failed capture returns.
             with torch.cuda.stream(torch.cuda.current_stream(self._device)):
-                self.capture(run, self.new_pool())
+                self.capture(run, pool)
         except RuntimeError as error:
+            self._abandon(pool)
             if out_of_memory_reason(error) is not None:
                 raise
             # The end of a capture complains of an error before it.
@@ -170,6 +173,15 @@ class Cuda:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         return None
+
+    def _abandon(self, pool: Any) -> None:
+        """Tells the allocator that a capture into `pool` is over, which torch itself does not where it has failed:
+        the pool would keep its memory, and other captures would ask a graph that is gone (`CUDAGraph::capture_end`).
+        """
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        with contextlib.suppress(RuntimeError):  # it had ended, or not begun
+            torch._C._cuda_endAllocateToPool(index, pool)
+            torch._C._cuda_releasePool(index, pool)
 
 
 def accelerator_of(device: torch.device) -> Accelerator | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -167,6 +168,69 @@ def short_of_memory() -> Check:
     return Check("device-memory-short", run)
 
 
+class Waiting:
+    """A model that is not the project's own, and whose forward pass waits for the device."""
+
+    def __init__(self, model: Any, wait: Callable[[torch.Tensor], object]) -> None:
+        self.shape = replace(model.shape, architecture="WaitingForCausalLM")
+        self.device, self.dtype, self._model, self._wait = model.device, model.dtype, model, wait
+
+    def forward(self, batch: Any, cache: Any) -> torch.Tensor:
+        self._wait(batch.tokens)
+        return self._model.forward(batch, cache)
+
+
+def waits_for_event(tensor: torch.Tensor) -> None:
+    """A wait that torch does not detect, so that only a capture finds it."""
+    event = torch.cuda.Event()
+    event.record()
+    event.synchronize()
+
+
+def runs_without_graphs(name: str, wait: Callable[[torch.Tensor], object]) -> Check:
+    """A model that waits is refused a graph and gives the same tokens without; another one's is captured after it."""
+
+    def run(place: Place) -> None:
+        _, model = models("llama", place)
+        drawn = []
+        for tried, sizes in ((Waiting(model, wait), (1, 4)), (model, ()), (model, (1, 4))):
+            driver = Driver(tried, 5, None, sizes)
+            requests = [Running([3 + i, 5, 8 * i], GREEDY) for i in range(5)]
+            driver.run(requests, evictions=0.0)
+            assert bool(driver.figures.get("graph_steps")) == (tried is model and bool(sizes)), driver.figures
+            drawn.append([request.drawn for request in requests])
+            driver.executor.close()
+        assert drawn[0] == drawn[1]
+
+    return Check(f"executor-waits-for-{name}", run)
+
+
+def failed_capture() -> Check:
+    """A capture that fails leaves no memory behind, and the next one succeeds."""
+
+    def run(place: Place) -> None:
+        cuda, count = Cuda(place.device), torch.zeros(1, device=place.device)
+
+        def waits() -> None:
+            torch.empty(1 << 28, dtype=torch.uint8, device=place.device)
+            waits_for_event(count)
+
+        def counts() -> None:
+            count.add_(1)
+
+        cuda.release_cached()
+        before = torch.cuda.memory_reserved()
+        assert cuda.why_no_graph(waits) is not None
+        cuda.release_cached()
+        assert torch.cuda.memory_reserved() <= before + (1 << 22)
+        captured = cuda.capture(counts, cuda.new_pool())
+        captured.replay()
+        assert int(count) == 1
+        assert cuda.why_no_graph(counts) is None
+
+    return Check("executor-capture-fails", run)
+
+
 class Random:
     """Weights as they are asked for, of a Llama or Qwen of any size, made on the device."""
 
@@ -287,4 +351,11 @@ def host_timings(count: int = 256) -> list[dict[str, Any]]:
 
 
 ANYWHERE = [tokens(kind, sizes) for kind in KINDS for sizes in ((1, 2, 4), ())]
-ON_A_GPU = [drawn_alike(), sized_by_measurement(), short_of_memory()]
+ON_A_GPU = [
+    runs_without_graphs("value", lambda tokens: tokens[0].item()),
+    runs_without_graphs("event", waits_for_event),
+    failed_capture(),
+    drawn_alike(),
+    sized_by_measurement(),
+    short_of_memory(),
+]
