@@ -88,6 +88,7 @@ class Guard:
             fault = type(error).__name__
             with suppress(*FAULTS):
                 fault += f": {error}"
+            fault += _raised_at(error)
         self._fault(name, fault)
         return fallback
 
@@ -97,6 +98,16 @@ class Guard:
             self._fault_this_step = True
             if self._faulty_steps == 0:
                 _log.warning("policy fault", policy=self.name, call=name, fault=what)
+
+
+def _raised_at(error: BaseException) -> str:
+    """The file and the line that raised; empty where that is core itself."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None or frame.tb_frame.f_code.co_filename == __file__:
+        return ""
+    return f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})"
 
 
 def _is_name(answer: Any) -> bool:

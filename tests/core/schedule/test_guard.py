@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from camshaft.core.request import State
 from camshaft.core.schedule.guard import Guard
@@ -133,8 +135,11 @@ def test_a_policy_without_a_usable_name_has_its_class_s() -> None:
     class Nameless(Third):
         name = property(lambda self: 1 // 0)  # type: ignore[assignment]
 
-    guard = Guard(Nameless("admit", ADMIT))  # type: ignore[arg-type]
+    with capture_logs() as lines:
+        guard = Guard(Nameless("admit", ADMIT))  # type: ignore[arg-type]
     assert (guard.name, guard.faults) == ("Nameless", 1)
+    (line,) = lines
+    assert re.fullmatch(rf"ZeroDivisionError: .* \({re.escape(__file__)}:\d+\)", line["fault"])
 
 
 def test_a_key_press_ends_the_engine(harness: Callable[..., Any]) -> None:
