@@ -139,7 +139,7 @@ def test_keys_limits_and_cors(model_folder: Path) -> None:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="two", max_retries=0) as client:
             assert [model.id for model in client.models.list()] == ["big", "small"]
             assert client.completions.create(model="small", prompt="x", temperature=0).model == "small"
-        other = {"authorization": "Bearer schlüssel".encode()}
+        other = {b"authorization": "Bearer schlüssel".encode()}
         assert server.client.get("/v1/models", headers=other).status_code == 200
         key = {"authorization": "Bearer one"}
         assert server.get("/debug/stats", headers=key).status_code == 404
