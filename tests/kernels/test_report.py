@@ -154,7 +154,7 @@ def test_shared_memory_is_within_what_a_device_has() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["decode-d128-g8-p16", "prefill-d128-g8-r128"])
+@pytest.mark.parametrize("name", ["decode-d128-g8-p16", "prefill-d128-g8-r128", "experts-mxfp4-16x256-s6"])
 def test_compiling_again_gives_the_reported_figures(name: str) -> None:
     """In a process of its own: what is compiled must not be what an interpreter decorated."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -1,9 +1,9 @@
 """How a GPU holds weights in MXFP4: the same bits in the order in which tensor cores take them.
 
-A unit is 16 rows by 64 columns, of which each of a warp's 32 lanes takes 16 bytes as its own: what an `mma` with 16
-rows and columns wants of lane 4 * r + c are rows r and r + 8 of columns 2 * c, 2 * c + 1 and both of these plus 8 (PTX
-ISA 9.0, section 9.7.14.5.8), so four such numbers twice are the 32 bits of a step of 16 columns. Within them the bits
-lie such that shifts and masks give two numbers at once: `Form`.
+A unit is 16 rows by 64 columns, 16 bytes for each of a warp's 32 lanes. Of each 16 columns lane 4 * r + c holds what
+`mma` takes from it (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"): rows r and r + 8 at columns
+2 * c, 2 * c + 1, 2 * c + 8 and 2 * c + 9, eight numbers in 32 bits. These lie such that a shift and a mask give two
+numbers at once: `Form`.
 """
 
 from __future__ import annotations
