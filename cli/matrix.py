@@ -344,7 +344,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
 
     Those with the code FL-22 are its own objects' refusals, as its source has them.
     """
-    from ..diagnostics.compat.rules import conditions
+    from ..diagnostics.compat.rules import conditions, phrasing
     from ..diagnostics.compat.rules.evaluate import evidence_of
     from ..diagnostics.compat.rules.records import load as load_rules
 
@@ -368,8 +368,8 @@ def rules(version: str | None, engine: str, form: str) -> None:
                 "code": "FL-22",
                 "severity": "error",
                 "change": "conflict",
-                "title": conditions.text(refusal.when).replace("kept.", ""),
-                "flags": sorted({conditions.option(name) for name in names if not name.startswith("model.")}),
+                "title": phrasing.text(refusal.when),
+                "flags": sorted(set(conditions.options(names))),
                 "evidence": f"{found} {refusal.evidence}",
             }
             for refusal in table.refusals.values()

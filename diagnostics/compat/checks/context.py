@@ -85,7 +85,9 @@ class Context:
         found = self.parsed.values()
         if "model" not in found and self.configuration.entry_point == "serve" and self.parsed.positionals:
             found["model"] = self.parsed.positionals[0].text
-        return found
+        method = found.get("quantization")
+        # Every release takes the method in any case (ModelConfig: lower()).
+        return found | {"quantization": method.lower()} if isinstance(method, str) else found
 
     @cached_property
     def env(self) -> dict[str, str]:

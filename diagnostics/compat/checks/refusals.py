@@ -10,7 +10,7 @@ from typing import Any
 
 from ..facts.unknown import Unknown
 from ..releases.table import Refusal
-from ..rules import conditions
+from ..rules import conditions, phrasing
 from ..rules.records import load
 from ..rules.scope import Facts, Scope
 from .combinations import facts_of
@@ -44,7 +44,7 @@ def refusal_findings(context: Context, told: Iterable[Finding]) -> Iterator[Find
 
 def _is_given(facts: Facts, name: str) -> bool:
     value: Any = facts.flags
-    for key in name.removeprefix("kept.").split("."):
+    for key in conditions.plain(name).split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value is not None
 
@@ -54,16 +54,22 @@ def _holds(refusal: Refusal, scope: Scope) -> bool:
     return not isinstance(outcome, Unknown) and bool(outcome)
 
 
+def _is_told(name: str, value: Any) -> bool:
+    """Whether a value says something: an option's short form that is not given does not."""
+    return not isinstance(value, Unknown) and not (value is None and name.startswith("given."))
+
+
 def _finding(context: Context, refusal: Refusal, names: list[str], scope: Scope) -> Finding:
-    values = {name.removeprefix("kept."): scope(name) for name in names if not name.startswith("model.")}
-    flags = tuple(dict.fromkeys(map(conditions.option, values)))
-    first, *others = [f"{name} = {json.dumps(value, default=str)}" for name, value in values.items()]
+    known = {name: scope(name) for name in names}
+    told = {conditions.plain(name): value for name, value in known.items() if _is_told(name, value)}
+    flags = tuple(dict.fromkeys(conditions.options(known)))
+    first, *others = [f"{name} = {json.dumps(value, default=str)}" for name, value in told.items()]
     beside = f" while {', '.join(others)}" if others else ""
     return Finding(
         "FL-22",
         "error",
         "conflict",
-        f"{context.target} does not start with {first}{beside}: it refuses {conditions.text(refusal.when).replace('kept.', '')}.",
+        f"{context.target} does not start with {first}{beside}: it refuses {phrasing.text(refusal.when)}.",
         context.place_of(flags),
         flags,
         fix="Change one of these values." if others else "Give another value.",

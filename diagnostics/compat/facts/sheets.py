@@ -52,7 +52,15 @@ def sheet_facts(name: str) -> dict[str, Any]:
     sheet = read_sheet(path)
     own = {alias.lower() for alias in sheet.aliases if "/" in alias} | {path.stem.lower()}
     facts = _own_facts(config) if _FORMAT.sub("", name.lower()) in own else _sizes(config)
+    if _FORMAT.search(name.lower()) and not name.lower().startswith(_BLOCK_FP8) and _method(facts) == "fp8":
+        del facts["quantization_config"]  # compressed-tensors or modelopt, as others call it
+        facts.pop("hidden_size", None)
     return {**facts, ARITHMETIC: config}
+
+
+def _method(facts: Mapping[str, Any]) -> Any:
+    stored = facts.get("quantization_config")
+    return stored.get("quant_method") if isinstance(stored, Mapping) else None
 
 
 def file_facts(config: Mapping[str, Any]) -> dict[str, Any]:

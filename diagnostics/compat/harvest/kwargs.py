@@ -14,7 +14,7 @@ from .interpret.calls import handles, literal_options
 from .interpret.evaluator import Evaluator
 from .interpret.fields import NONE, FieldSpec, default_of, fields, hint_parts, is_dataclass
 from .interpret.source import PackageSource
-from .interpret.values import ClassValue, FunctionValue, Symbol, TypeForm, Unknown
+from .interpret.values import ClassValue, FunctionValue, LambdaValue, Symbol, TypeForm, Unknown
 
 LITERAL = Symbol("typing.Literal")
 BOOLEAN_OPTIONAL = Symbol("argparse.BooleanOptionalAction")
@@ -231,6 +231,15 @@ FUNCTION_CONVERSIONS = {
     "nullable_kvs": Conversion("key_values", optional=True),
 }
 
+LAMBDA_CONVERSIONS = {
+    "s.lower().replace('-', '_')": Conversion("snake_case"),
+    "[int(device_id) if device_id.isdigit() else device_id for device_id in (part.strip() for part in s.split(','))]": (
+        Conversion("numbers_or_names")
+    ),
+}
+# What nobody here can say of a value: it is taken as it is written, and compared with nothing.
+UNREAD = Conversion("str")
+
 
 def conversion(value: Any) -> Conversion:
     """What an `add_argument(type=...)` does."""
@@ -240,6 +249,8 @@ def conversion(value: Any) -> Conversion:
         return Conversion(value.__name__ if value in (int, float, str, bool) else "str")
     if value == Symbol("json.loads"):
         return Conversion("json")
+    if isinstance(value, LambdaValue):
+        return LAMBDA_CONVERSIONS.get(ast.unparse(value.node.body), UNREAD)
     if isinstance(value, FunctionValue):
         return FUNCTION_CONVERSIONS.get(value.node.name, Conversion("str"))
     return Conversion("str")

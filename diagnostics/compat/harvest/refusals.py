@@ -1,228 +1,261 @@
-"""What a release's own objects refuse once the options are parsed, as conditions over options.
+"""What a release refuses once the options are parsed, as conditions over options.
 
-The bodies that always run when an object is made are followed (`__post_init__`, validators, `create_engine_config`), and
-the way to each `raise` becomes a condition of `rules.conditions`. A part that cannot be put so is left out where that
-makes the condition narrower, and the refusal with it where it does not: what is kept is refused for certain.
+The bodies that always run are followed: when an object is made (`__post_init__`, validators, `create_engine_config`), and
+when the parsed command line is checked. The way to each `raise` becomes a condition of `rules.conditions`. A part that
+cannot be put so is left out where that makes the condition narrower, and the refusal with it where it does not: what is
+kept is refused for certain.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ..releases.table import Refusal
+from ..releases.table import EACH, Refusal
 from .interpret.evaluator import Evaluator
-from .interpret.fields import field_named, hint_parts
-from .interpret.values import ClassValue, FunctionValue, Scope
+from .interpret.source import Module
+from .interpret.values import ClassValue, FunctionValue
 from .resolved import Resolvers
+from .rewriting import Locals, bound, negated, substituted
+from .settings import ARGUMENTS, MADE_IF, Node, Settings
+from .terms import FALSE, TRUE, Terms, conjunction
 
-Node = list[Any]
-MAX_DEPTH = 3
-# Objects that are made only if an option, or the model, asks for them.
-MADE_IF = {
-    "LoRAConfig": ["name", "enable_lora"],
-    "MultiModalConfig": ["name", "model.is_multimodal"],
-    "PromptAdapterConfig": ["name", "enable_prompt_adapter"],
-}
-# Fields that code fills in or respells, and that keep a given value all the same, the names of MTP models aside.
-KEPT = frozenset({"SpeculativeConfig.method"})
-CALLS = {"len": "count", "min": "least", "max": "max"}
-COMPARE: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.Is: "==", ast.IsNot: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
-    ast.GtE: ">=", ast.In: "in",
-}  # fmt: skip
+MAX_DEPTH = 4
+Found = Iterator[tuple[str, list[Node]]]
 
 
 def refusals(
-    evaluator: Evaluator, classes: Mapping[str, ClassValue], names: Mapping[str, str], resolvers: Resolvers
+    evaluator: Evaluator,
+    classes: Mapping[str, ClassValue],
+    names: Mapping[str, Sequence[str]],
+    arguments: Mapping[str, str],
+    resolvers: Resolvers,
 ) -> dict[str, Refusal]:
-    """Every refusal by class and condition; `names` are the options' names in conditions by `Class.field`."""
+    """Every refusal by its class and what its condition hashes to, so that releases which share one have one record.
+
+    `names` are the options' names in conditions by `Class.field`, `arguments` by the attribute that each is parsed into.
+    """
     found: dict[str, Refusal] = {}
+
+    def keep(owner: str, made_if: list[Node], raised: Found) -> None:
+        for place, conditions in raised:
+            if len(conditions) > len(made_if):
+                when = conjunction(conditions)
+                name = hashlib.blake2b(json.dumps(when).encode(), digest_size=6).hexdigest()
+                found.setdefault(f"{owner} {name}", Refusal(when, place))
+
     for cls in classes.values():
-        reader = _Reader(evaluator, cls, names, resolvers)
+        reader = _Reader(Settings(evaluator, cls, names, resolvers))
         made_if = [MADE_IF[cls.name]] if cls.name in MADE_IF else []
-        for method in _always_run(cls):
-            for node, conditions in reader.body(method.body, made_if, {}, 0):
-                when = conditions[0] if len(conditions) == 1 else ["and", *conditions]
-                if len(conditions) > len(made_if):
-                    text = f"{cls.name} {json.dumps(when)}"
-                    found.setdefault(text, Refusal(when, cls.module.evidence(node)))
+        for method, local in _always_run(cls):
+            keep(cls.name, made_if, reader.body(method.body, _Frame(cls.module, local, made_if)))
+    reader = _Reader(Settings(evaluator, None, names, resolvers, arguments))
+    for function in _checks_of_arguments(evaluator):
+        keep(ARGUMENTS, [], reader.body(function.node.body, _Frame(function.module, {}, [])))
     return found
 
 
-def _always_run(cls: ClassValue) -> Iterator[ast.FunctionDef]:
+def _always_run(cls: ClassValue) -> Iterator[tuple[ast.FunctionDef, Locals]]:
+    """The methods that run whenever an object is made, with what their parameters stand for."""
     for node in cls.node.body:
-        if isinstance(node, ast.FunctionDef):
-            decorators = " ".join(map(ast.unparse, node.decorator_list))
-            after = "model_validator" in decorators and "after" in decorators
-            if after or node.name in ("__post_init__", "create_engine_config"):
-                yield node
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        decorators = " ".join(map(ast.unparse, node.decorator_list))
+        after = "model_validator" in decorators and "after" in decorators
+        if after or node.name in ("__post_init__", "create_engine_config"):
+            yield node, {item.arg: None for item in [*node.args.args[1:], *node.args.kwonlyargs]}
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("field_validator"):
+                yield from _validations(node, decorator)
+
+
+def _validations(node: ast.FunctionDef, decorator: ast.Call) -> Iterator[tuple[ast.FunctionDef, Locals]]:
+    """A validator of single fields, for each of them."""
+    fields = [item.value for item in decorator.args if isinstance(item, ast.Constant) and item.value != "*"]
+    if len(node.args.args) < 2 or any(
+        k.arg == "mode" and "wrap" in ast.unparse(k.value) for k in decorator.keywords
+    ):
+        return
+    for name in fields:
+        local: dict[str, ast.expr | None] = {item.arg: None for item in node.args.args}
+        yield node, local | {node.args.args[1].arg: ast.Attribute(ast.Name("self"), str(name))}
+
+
+def _checks_of_arguments(evaluator: Evaluator) -> Iterator[FunctionValue]:
+    """The function that checks the parsed command line of `vllm serve`."""
+    for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args"):
+        module = evaluator.tree.module(name)
+        found = None if module is None else evaluator.module_name(module, "validate_parsed_serve_args")
+        if isinstance(found, FunctionValue) and [a.arg for a in found.node.args.args] == [ARGUMENTS]:
+            yield found
+            return
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where a body is read: its module, what its local names stand for, the way there, how deep in calls."""
+
+    module: Module
+    local: Locals
+    path: list[Node]
+    depth: int = 0
+    calls: tuple[ast.AST, ...] = ()
 
 
 class _Reader:
-    """Reads the methods of one class."""
+    """Reads bodies of one class, or of functions over the parsed command line."""
 
-    def __init__(
-        self, evaluator: Evaluator, cls: ClassValue, names: Mapping[str, str], resolvers: Resolvers
-    ) -> None:
-        self._evaluator = evaluator
-        self._cls = cls
-        self._names = names
-        self._resolvers = resolvers
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._terms = Terms(settings)
 
-    def body(
-        self, body: list[ast.stmt], path: list[Node], local: dict[str, ast.expr | None], depth: int
-    ) -> Iterator[tuple[ast.stmt, list[Node]]]:
-        """Each statement that raises, with the conditions that lead there."""
-        path = list(path)
+    def body(self, body: list[ast.stmt], frame: _Frame) -> Found:
+        """The place of each statement that raises, with the conditions that lead there."""
+        local, path = dict(frame.local), list(frame.path)
         for node in body:
+            here = replace(frame, local=local, path=path)
             match node:
                 case ast.Raise():
-                    yield node, path
+                    yield frame.module.evidence(node), list(path)
                 case ast.Assert(test=test):
-                    refused = self._condition(ast.UnaryOp(ast.Not(), test), local)
-                    if refused is not None:
-                        yield node, [*path, refused]
+                    refused = self._condition(negated(substituted(test, local)), frame)
+                    if refused not in (None, TRUE, FALSE):
+                        yield frame.module.evidence(node), [*path, refused]
                 case ast.If(test=test, body=then, orelse=otherwise):
-                    negated = self._condition(ast.UnaryOp(ast.Not(), test), local)
-                    taken = self._condition(test, local)
-                    if taken is not None:
-                        yield from self.body(then, [*path, taken], local, depth)
-                    if negated is not None:
-                        yield from self.body(otherwise, [*path, negated], local, depth)
-                    for name in _assigned([*then, *otherwise]):
-                        local[name] = None
-                    ends = isinstance(then[-1], ast.Return)
-                    if _returns(otherwise if ends else [*then, *otherwise]) or (ends and negated is None):
+                    after = yield from self._branches(test, then, otherwise, here)
+                    if after is None:
                         return
-                    if ends and negated is not None:
-                        path.append(negated)
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    local[name] = None if name in local else value
-                case ast.Expr(
-                    value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[])
+                    path += after
+                    local |= dict.fromkeys(_assigned([*then, *otherwise]))
+                case ast.For(target=ast.Name() as target, iter=listed, body=inside, orelse=[]):
+                    yield from self._loop(target, listed, inside, here)
+                    if _leaves([node], ast.Return):
+                        return
+                    local |= dict.fromkeys(_assigned([node]))
+                case ast.For(target=ast.Tuple() as target, iter=ast.Tuple(elts=rows), body=inside, orelse=[]):
+                    for row in rows if not _leaves([node], ast.Return) else []:
+                        yield from self.body(inside, replace(here, local=local | _unpacked(target, row)))
+                    local |= dict.fromkeys(_assigned([node]))
+                case ast.With(body=inside) if not _leaves(inside):
+                    yield from self.body(inside, here)
+                    local |= dict.fromkeys(_assigned([node]))
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
-                    method = self._evaluator.attribute(self._cls, name)
-                    if isinstance(method, FunctionValue) and depth < MAX_DEPTH:
-                        yield from self.body(method.node.body, path, {}, depth + 1)
-                case _ if _returns([node]):
+                    yield from self._called(value, here)
+                    local[name] = substituted(value, local)
+                case ast.Assign(targets=[ast.Tuple() as target], value=value):
+                    local |= _unpacked(target, substituted(value, local))
+                case ast.Expr(value=value) | ast.Assign(value=value):
+                    yield from self._called(value, here)
+                    local |= dict.fromkeys(_assigned([node]))
+                case _ if _leaves([node]):
                     return
                 case _:
                     local |= dict.fromkeys(_assigned([node]))
 
-    def _condition(
-        self, node: ast.expr, local: Mapping[str, ast.expr | None], exact: bool = False
-    ) -> Node | None:
-        """A condition that holds only where `node` does (where and only where if `exact`); None for none."""
-        match node:
-            case ast.BoolOp(op=op, values=values):
-                parts = [self._condition(value, local, exact) for value in values]
-                known = [part for part in parts if part is not None]
-                if not known or (len(known) < len(parts) and (exact or isinstance(op, ast.And))):
-                    return None
-                return known[0] if len(known) == 1 else ["and" if isinstance(op, ast.And) else "or", *known]
-            case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=op, values=values)):
-                other = ast.Or() if isinstance(op, ast.And) else ast.And()
-                return self._condition(
-                    ast.BoolOp(other, [ast.UnaryOp(ast.Not(), value) for value in values]), local, exact
-                )
-            case ast.UnaryOp(op=ast.Not(), operand=ast.UnaryOp(op=ast.Not(), operand=inner)):
-                return self._condition(inner, local, exact)
-            case ast.UnaryOp(op=ast.Not(), operand=inner):
-                value = self._condition(inner, local, exact=True)
-                return None if value is None else ["not", value]
-            case ast.Compare(left=left, ops=ops, comparators=comparators):
-                pairs = list(zip([left, *comparators], ops, comparators, strict=False))
-                parts = [self._comparison(*pair, local) for pair in pairs]
-                if any(part is None for part in parts):
-                    return None
-                return parts[0] if len(parts) == 1 else ["and", *parts]
-            case ast.Attribute(value=ast.Name(id="self"), attr=attr) if (
-                inner := self._inlined(attr)
-            ) is not None:
-                return self._condition(inner, {}, exact)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attr), args=[], keywords=[]):
-                inner = self._inlined(attr)
-                return None if inner is None else self._condition(inner, {}, exact)
-            case _:
-                value = self._value(node, local)
-                return None if value is None or value[0] == "lit" else value
+    def _condition(self, node: ast.expr, frame: _Frame) -> Node | None:
+        return self._terms.condition(node, frame.module)
 
-    def _comparison(
-        self, left: ast.expr, op: ast.cmpop, right: ast.expr, local: Mapping[str, ast.expr | None]
-    ) -> Node | None:
-        sides = [self._value(left, local), self._value(right, local)]
-        if None in sides or all(side and side[0] in ("lit", "list") for side in sides):
+    def _branches(
+        self, test: ast.expr, then: list[ast.stmt], otherwise: list[ast.stmt], frame: _Frame
+    ) -> Generator[tuple[str, list[Node]], None, list[Node] | None]:
+        """What the branches of an `if` raise; returns what holds behind it, None where nobody can say."""
+        test = substituted(test, frame.local)
+        taken, skipped = self._condition(test, frame), self._condition(negated(test), frame)
+        for branch, holds in ((then, taken), (otherwise, skipped)):
+            if holds is not None and holds != FALSE:
+                way = [] if holds == TRUE else [holds]
+                yield from self.body(branch, replace(frame, path=[*frame.path, *way]))
+        ends = isinstance(then[-1], ast.Return | ast.Continue)
+        if ends and taken == FALSE:
+            return [] if not _leaves(otherwise) else None
+        if _leaves(otherwise if ends else [*then, *otherwise]) or (ends and skipped in (None, FALSE)):
             return None
-        if isinstance(op, ast.NotIn):
-            return ["not", ["in", *sides]]
-        return [COMPARE[type(op)], *sides] if type(op) in COMPARE else None
+        return [skipped] if ends and skipped != TRUE else []
 
-    def _value(self, node: ast.expr, local: Mapping[str, ast.expr | None]) -> Node | None:
-        match node:
-            case ast.Name(id=name) if name in local:
-                bound = local[name]
-                return None if bound is None else self._value(bound, {})
-            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
-                inner = self._inlined(attr)
-                return self._option(self._cls, attr) if inner is None else self._value(inner, {})
-            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr=holder), attr=attr):
-                field = field_named(self._evaluator, self._cls, holder)
-                classes = (
-                    [part for part in hint_parts(field.hint) if isinstance(part, ClassValue)] if field else []
-                )
-                return self._option(classes[0], attr) if classes else None
-            case ast.Call(func=ast.Name(id=("len" | "min" | "max") as name), args=[_, *_] as given):
-                values = [self._value(item, local) for item in given]
-                return None if None in values else ["call", CALLS[name], *values]
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                chosen = self._condition(test, local, exact=True)
-                values = [chosen, self._value(body, local), self._value(orelse, local)]
-                return None if None in values else ["if", *values]
-        if any(isinstance(part, ast.Name) and part.id == "self" for part in ast.walk(node)):
-            return None
-        return _literal(self._evaluator.expression(node, Scope(self._cls.module)))
+    def _loop(self, target: ast.Name, listed: ast.expr, inside: list[ast.stmt], frame: _Frame) -> Found:
+        """What a loop over a list raises: there is an item that leads there."""
+        local = {**frame.local, **dict.fromkeys(_assigned(inside)), target.id: ast.Name(EACH + target.id)}
+        items = substituted(listed, frame.local)
+        for place, conditions in self.body(inside, replace(frame, local=local, path=[])):
+            found = self._terms.each(target, items, conditions, frame.module)
+            if found is not None:
+                yield place, [*frame.path, found]
 
-    def _option(self, cls: ClassValue, attr: str) -> Node | None:
-        """The option behind an attribute, if nothing but the parser sets it."""
-        field = field_named(self._evaluator, cls, attr)
-        name = None if field is None else self._names.get(field.qualified)
-        if field is None or name is None:
-            return None
-        if self._resolvers.place(name, field) is None:
-            return ["name", name]
-        kept = field.qualified in KEPT or self._resolvers.keeps(name, field)
-        return ["name", f"kept.{name}"] if kept else None
+    def _called(self, node: ast.expr, frame: _Frame) -> Found:
+        """What the functions raise that an expression calls whatever it comes to."""
+        for call in _calls(node):
+            function, base = self._function(call, frame)
+            if function is None or frame.depth >= MAX_DEPTH or function.node in frame.calls:
+                continue
+            given = substituted(call, frame.local)
+            assert isinstance(given, ast.Call)  # only names are replaced
+            local = bound(function, base, given)
+            calls = (*frame.calls, function.node)
+            yield from self.body(
+                function.node.body, _Frame(function.module, local, frame.path, frame.depth + 1, calls)
+            )
 
-    def _inlined(self, attr: str) -> ast.expr | None:
-        """What a property, or a method without arguments, returns when that is all it does."""
-        method = self._evaluator.attribute(self._cls, attr)
-        if not isinstance(method, FunctionValue) or len(method.node.args.args) != 1:
-            return None
-        body = [node for node in method.node.body if not isinstance(node, ast.Expr)]
-        return body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    def _function(self, call: ast.Call, frame: _Frame) -> tuple[FunctionValue | None, ast.expr | None]:
+        """The method or function of the release that a call runs, and the object it is a method of."""
+        evaluator = self._settings.evaluator
+        match call.func:
+            case ast.Attribute(value=held, attr=name):
+                base = substituted(held, frame.local)
+                cls = self._settings.class_of(base)
+                found = None if cls is None else evaluator.classes.attribute(cls, name)
+                return (found, base) if isinstance(found, FunctionValue) else (None, None)
+            case ast.Name(id=name) if name not in frame.local:
+                found = evaluator.module_name(frame.module, name)
+                return (found, None) if isinstance(found, FunctionValue) else (None, None)
+        return None, None
 
 
-def _literal(value: Any) -> Node | None:
-    if value is None or isinstance(value, bool | int | float | str):
-        return ["lit", value]
-    if isinstance(value, list | tuple | set) and value:
-        items = [_literal(item) for item in value]
-        return ["list", *sorted(items, key=str)] if None not in items else None
-    return None
+def _unpacked(target: ast.Tuple, value: ast.expr) -> dict[str, ast.expr | None]:
+    """What the names of a tuple stand for that a value is assigned to."""
+    parts = value.elts if isinstance(value, ast.Tuple) else []
+    return {
+        name.id: parts[place] if len(parts) == len(target.elts) else ast.Subscript(value, ast.Constant(place))
+        for place, name in enumerate(target.elts)
+        if isinstance(name, ast.Name)
+    }
 
 
-def _returns(body: list[ast.stmt]) -> bool:
-    """Whether statements may end their method, so that those behind are reached under a condition of their own."""
-    methods = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(
-        isinstance(node, ast.Return)
-        for statement in body
-        if not isinstance(statement, methods)
-        for node in ast.walk(statement)
-    )
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in an expression that are made whatever it comes to, inner ones first."""
+    match node:
+        case ast.BoolOp(values=[first, *_]):
+            yield from _calls(first)
+        case ast.IfExp(test=test):
+            yield from _calls(test)
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return
+        case _:
+            for inner in ast.iter_child_nodes(node):
+                yield from _calls(inner)
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def _leaves(body: list[ast.stmt], *kinds: type[ast.stmt]) -> bool:
+    """Whether statements may leave their body, so that those behind are reached under a condition of their own."""
+    looked_for = kinds or (ast.Return, ast.Continue, ast.Break)
+    for node in body:
+        if isinstance(node, looked_for):
+            return True
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        inside = (ast.Return,) if isinstance(node, ast.For | ast.While) else looked_for
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [part.body for name in ("handlers", "cases") for part in getattr(node, name, [])]
+        if any(_leaves(block, *inside) for block in blocks):
+            return True
+    return False
 
 
 def _assigned(body: list[ast.stmt]) -> set[str]:

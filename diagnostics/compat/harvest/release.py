@@ -16,7 +16,7 @@ from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec, field_named, fields
 from .interpret.source import PackageSource
 from .interpret.values import ClassValue, FunctionValue, Unknown
-from .kwargs import FIELD, conversion
+from .kwargs import FIELD, UNREAD, conversion
 from .nested import nested_fields
 from .parser import Option, Recorder, default_of_option, suppressed
 from .plain import choices_of, default_of_value
@@ -28,7 +28,11 @@ TYPE_NAMES = {
     "human_readable_or_auto": "int",
     "key_values": "str",
     "json_or_str": "json|str",
+    "snake_case": "str",
+    "numbers_or_names": "str",
 }
+# Conversions that the parser of a table makes by their name.
+PARSED = {"human_readable", "human_readable_or_auto", "key_values", "numbers_or_names", "snake_case"}
 
 
 @dataclass
@@ -106,23 +110,27 @@ class _Builder:
         self._inverse = _inverse_prefixes(evaluator.tree)
         self.unresolved: list[str] = []
         # The options, by their names in conditions, behind fields of the release's classes; and those classes.
-        self._names: dict[str, str] = {}
+        self._names: dict[str, list[str]] = {}
         self._classes: dict[str, ClassValue] = {}
+        # The same of the parsed options themselves: `given.x` where code computes what is not given.
+        self._arguments: dict[str, str] = {}
 
     def refusals(self) -> dict[str, Refusal]:
         """What the objects behind the options seen so far refuse."""
-        engine = self._engine_args("EngineArgs")
-        if engine is not None:
-            known = set(self._names.values())
-            self._note({spec.name: spec for spec in fields(self._evaluator, engine) if spec.name in known})
-        return refusals(self._evaluator, self._classes, self._names, self._resolvers)
+        for module, name in (("vllm.engine.arg_utils", "EngineArgs"), ("vllm.config", "VllmConfig")):
+            cls = self._class(module, name)
+            if cls is not None:
+                specs = {
+                    spec.name: spec for spec in fields(self._evaluator, cls) if spec.name in self._arguments
+                }
+                self._note(specs)
+                self._classes[cls.name] = cls
+        return refusals(self._evaluator, self._classes, self._names, self._arguments, self._resolvers)
 
     def _note(self, specs: Mapping[str, FieldSpec]) -> None:
         for name, spec in specs.items():
-            if (
-                "." in name or spec.qualified not in self._names
-            ):  # a key is written out more often than its short form
-                self._names[spec.qualified] = name
+            known = self._names.setdefault(spec.qualified, [])
+            known += [] if name in known else [name]
             self._classes[spec.owner.name] = spec.owner
 
     def flag(self, option: Option) -> Flag:
@@ -134,9 +142,11 @@ class _Builder:
         default = None if suppressed(raw) else self._plain(option, raw)
         keys = nested_fields(self._evaluator, option, field, self._resolvers)
         nested = {name: key for name, (_, key) in keys.items()}
-        self._note({option.dest: behind} if behind else {})
+        self._note({option.dest: behind} if behind and converted is not UNREAD else {})
         self._note({f"{option.dest}.{name}": spec for name, (spec, _) in keys.items()})
         resolved = self._resolvers.place(option.dest, behind) if default is None else None
+        if converted is not UNREAD:
+            self._arguments[option.dest] = f"given.{option.dest}" if resolved else option.dest
         takes_bool = kind in {"store_true", "store_false", "boolean_optional", "store_boolean"}
         return Flag(
             name=option.name,
@@ -190,13 +200,13 @@ class _Builder:
     def _engine_field(self, option: Option) -> FieldSpec | None:
         """The EngineArgs field behind an option written out by hand."""
         for name in ("EngineArgs", "AsyncEngineArgs"):
-            found = field_named(self._evaluator, self._engine_args(name), option.dest)
+            found = field_named(self._evaluator, self._class("vllm.engine.arg_utils", name), option.dest)
             if found is not None:
                 return found
         return None
 
-    def _engine_args(self, name: str) -> ClassValue | None:
-        module = self._evaluator.tree.module("vllm.engine.arg_utils")
+    def _class(self, module_name: str, name: str) -> ClassValue | None:
+        module = self._evaluator.tree.module(module_name)
         found = None if module is None else self._evaluator.module_name(module, name)
         return found if isinstance(found, ClassValue) else None
 
@@ -225,7 +235,7 @@ def _type_name(name: str, option: Option, nested: dict[str, Field]) -> str:
 def _parse_name(name: str, option: Option) -> str | None:
     if option.kwargs.get("nargs") == "?":
         return "optional_value"
-    return name if name in {"human_readable", "human_readable_or_auto", "key_values"} else None
+    return name if name in PARSED else None
 
 
 def _nargs(option: Option) -> str | int | None:

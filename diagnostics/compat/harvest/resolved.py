@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from .interpret.evaluator import Evaluator
 from .interpret.fields import FieldSpec
@@ -17,8 +20,8 @@ class Resolvers:
         self._engine: dict[str, str] = {}
         self._own: dict[str, str] = {}
         self._others: dict[str, str] = {}
-        # The names, in any of these forms, that are set whatever they were.
-        self._overwritten: set[str] = set()
+        # Where each name, in any of these forms, is set.
+        self._writes: dict[str, list[_Write]] = {}
         tree = evaluator.tree
         module = tree.module("vllm.engine.arg_utils")
         if module is not None:
@@ -27,15 +30,31 @@ class Resolvers:
         for module in _config_modules(tree):
             for cls in _classes(module, "Config"):
                 self._collect(module, cls, self._own, f"{cls.name}.")
-                self._collect_others(module, cls)
+                self._collect_others(module, cls, self._others)
+        of_models = tree.module("vllm.model_executor.models.config")
+        for cls in _classes(of_models, "") if of_models is not None else []:
+            self._collect_others(of_models, cls, {})  # of one kind alone: no default of the setting
         for module in tree.modules_under("vllm/platforms"):
             for cls in _classes(module, "Platform"):
-                self._collect_others(module, cls)
+                overwrites = module.name.endswith((".cuda", ".interface"))
+                self._collect_others(module, cls, self._others, overwrites)
 
-    def keeps(self, dest: str, field: FieldSpec) -> bool:
-        """Whether a given value is left as it is: what else sets the field does so only where it is None."""
-        attribute = f"{_config_attribute(field.owner.name)}.{field.name}"
-        return self._overwritten.isdisjoint((dest, field.qualified, attribute))
+    def state(
+        self, dests: Sequence[str], field: FieldSpec, place: tuple[Module, int], own: bool
+    ) -> Literal["given", "kept", "changed"]:
+        """What a setting is where the line of a module looks at it: as given, given or filled in, or changed.
+
+        What its `own` object looks at is not yet what other objects make of it.
+        """
+        _, qualified, attribute = _keys("", field)
+        keys = {*(dest for dest in dests if "." not in dest), qualified, *([] if own else [attribute])}
+        writes = [write for key in keys for write in self._writes.get(key, [])]
+        module, line = place
+        if all(
+            write.module is module and write.begin <= line <= write.until <= write.end for write in writes
+        ):
+            return "given"
+        return "kept" if all(write.fills for write in writes) else "changed"
 
     def place(self, dest: str, field: FieldSpec | None) -> str | None:
         """`file:line` of the code that fills in the setting, or None when nothing does."""
@@ -44,26 +63,27 @@ class Resolvers:
         return None if field is None else self.of_field(field)
 
     def _collect(self, module: Module, cls: ast.ClassDef, into: dict[str, str], prefix: str = "") -> None:
-        for target, node, fills in _assignments(cls):
+        for target, write in _assignments(module, cls):
             if isinstance(target.value, ast.Name) and target.value.id == "self":
-                self._note(into, prefix + target.attr, module.evidence(node), fills)
+                self._note(into, prefix + target.attr, write)
 
-    def _collect_others(self, module: Module, cls: ast.ClassDef) -> None:
-        for target, node, fills in _assignments(cls):
+    def _collect_others(
+        self, module: Module, cls: ast.ClassDef, into: dict[str, str], overwrites: bool = True
+    ) -> None:
+        for target, write in _assignments(module, cls):
             holder = target.value
             name = getattr(holder, "attr", None) or getattr(holder, "id", "")
             if name.endswith("_config"):
-                self._note(self._others, f"{name}.{target.attr}", module.evidence(node), fills)
+                self._note(into, f"{name}.{target.attr}", replace(write, fills=write.fills or not overwrites))
 
-    def _note(self, into: dict[str, str], name: str, place: str, fills: bool) -> None:
-        into.setdefault(name, place)
-        if not fills:
-            self._overwritten.add(name)
+    def _note(self, into: dict[str, str], name: str, write: _Write) -> None:
+        into.setdefault(name, write.place)
+        self._writes.setdefault(name, []).append(write)
 
     def of_field(self, field: FieldSpec) -> str | None:
         """The same for a config field: set by its own class, by another config or by a platform."""
-        attribute = f"{_config_attribute(field.owner.name)}.{field.name}"
-        return self._own.get(field.qualified) or self._others.get(attribute)
+        _, own, others = _keys("", field)
+        return self._own.get(own) or self._others.get(others)
 
 
 def _config_attribute(class_name: str) -> str:
@@ -84,14 +104,36 @@ def _classes(module: Module, suffix: str) -> list[ast.ClassDef]:
     ]
 
 
-def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt, bool]]:
-    """Attribute targets of assignments in the class's methods, other than to None and in source order.
+@dataclass(frozen=True)
+class _Write:
+    """An assignment from a line `until` another, in a function from `begin` to `end`; and whether it only fills in."""
 
-    With each whether it is only made where the attribute is None.
-    """
-    found: list[tuple[ast.Attribute, ast.stmt, bool]] = []
+    module: Module
+    line: int
+    until: int
+    begin: int
+    end: int
+    fills: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.module.path}:{self.line}"
+
+
+def _keys(dest: str, field: FieldSpec) -> tuple[str, str, str]:
+    """The names that assignments to a setting go by: the option's, the field's, and as other objects reach it."""
+    return dest, field.qualified, f"{_config_attribute(field.owner.name)}.{field.name}"
+
+
+def _assignments(module: Module, cls: ast.ClassDef) -> list[tuple[ast.Attribute, _Write]]:
+    """Attribute targets of assignments in the class's methods, other than to None and in source order."""
+    found: list[tuple[ast.Attribute, _Write]] = []
+    function: ast.AST = cls
 
     def walk(node: ast.AST, unset: tuple[str, ...]) -> None:
+        nonlocal function
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node
         if isinstance(node, ast.If):
             for inner in node.body:
                 walk(inner, (*unset, *_unset(node.test)))
@@ -102,12 +144,27 @@ def _assignments(cls: ast.ClassDef) -> list[tuple[ast.Attribute, ast.stmt, bool]
             constant = node.value.value if isinstance(node.value, ast.Constant) else ...
             targets = [item for t in node.targets for item in (t.elts if isinstance(t, ast.Tuple) else [t])]
             attributes = [item for item in targets if isinstance(item, ast.Attribute)]
-            found.extend((t, node, ast.unparse(t) in unset) for t in attributes if constant is not None)
+            begin, end = getattr(function, "lineno", 0), getattr(function, "end_lineno", 0)
+            found.extend(
+                (
+                    t,
+                    _Write(
+                        module,
+                        node.lineno,
+                        node.end_lineno or node.lineno,
+                        begin,
+                        end,
+                        ast.unparse(t) in unset,
+                    ),
+                )
+                for t in attributes
+                if constant is not None
+            )
         for inner in ast.iter_child_nodes(node):
             walk(inner, unset)
 
     walk(cls, ())
-    return sorted(found, key=lambda item: item[1].lineno)
+    return sorted(found, key=lambda item: item[1].line)
 
 
 def _unset(test: ast.expr) -> list[str]:

@@ -51,7 +51,7 @@ def _is_foreign(items: list[tuple[object, yaml.Node, yaml.Node]]) -> bool:
     names = ["--" + str(key).replace("_", "-") for key, _, _ in items]
     values = [value.value for _, _, value in items if not isinstance(value, yaml.ScalarNode)]
     nested = any(not isinstance(item, yaml.ScalarNode) for value in values for item in value)
-    least = (len(items) + 1) // 2 if nested else int(len(items) > 2)
+    least = (len(items) + 1) // 2 if nested else max(int(len(items) > 2), len(items) // 4)
     return all(_known(engine, names) < least for engine in ("vllm", "camshaft"))
 
 

@@ -83,6 +83,10 @@ def _typed(flag: Flag, text: str) -> Any:
         return _bytes(text)
     if flag.parse in ("human_readable", "human_readable_or_auto"):
         return human_readable(text)
+    if flag.parse == "snake_case":
+        return text.lower().replace("-", "_")
+    if flag.parse == "numbers_or_names":
+        return [int(part) if part.isdigit() else part for part in map(str.strip, text.split(","))]
     failures: list[str] = []
     for part in _alternatives(flag.type):
         try:

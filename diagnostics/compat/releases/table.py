@@ -45,8 +45,8 @@ class Flag(msgspec.Struct, omit_defaults=True):
     `kind` is what the option does with its value: `value`, `store_true`, `store_false`, `boolean_optional` (it has the
     spellings in `negatives` too), `store_boolean` (bare, or followed by true or false) or `append`. `default` is None
     with `resolver` set when code computes it; `{}` is a JSON object whose keys have the defaults in `nested`.
-    `parse` names a conversion beyond the type: `human_readable` (8k, 16K; `_or_auto`; `_bytes`: 1GiB), `optional_value`
-    (the option may stand alone). `optional` says that `None` and the empty string are accepted and mean None. `bounds`
+    `parse` names a conversion beyond the type: `human_readable` (8k, 16K; `_or_auto`; `_bytes`: 1GiB), `snake_case`
+    (in lower case, `_` for `-`), `numbers_or_names` (between commas), `optional_value` (it may stand alone). `optional` says that `None` and the empty string are accepted and mean None. `bounds`
     are those that the config object behind the option sets on a number: `ge`, `gt`, `le` and `lt`.
     """
 
@@ -99,6 +99,10 @@ class EnvVar(msgspec.Struct, omit_defaults=True):
     choices: list[Any] | None = None
     evidence: str = ""
     deprecated: str | None = None
+
+
+# How the names of items begin, in conditions about each item of a list.
+EACH = "each."
 
 
 class Refusal(msgspec.Struct, omit_defaults=True):

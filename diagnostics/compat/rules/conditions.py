@@ -15,12 +15,13 @@ else b``, lists, numbers, strings, ``true false null``, dotted names, and calls 
 
 from __future__ import annotations
 
-import json
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..facts.unknown import Unknown
+from ..releases.table import EACH
 
 Node = list[Any]
 Lookup = Callable[[str], Any]
@@ -53,8 +54,59 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
+def _items(value: Any) -> list[Any]:
+    """What a loop of Python's goes over: the items of a list, the keys of an object."""
+    return list(value) if isinstance(value, dict) else _listed(value)
+
+
+def _within(item: Any, held: Any) -> bool:
+    """`item in held` as Python has it: a part of a text, an item of a list, a key of an object."""
+    if isinstance(held, str):
+        return isinstance(item, str) and item in held
+    return any(_equal(item, other) for other in _items(held))
+
+
+def _at(value: Any, place: Any) -> Any:
+    found = value if isinstance(value, (str, list, tuple)) and _is_number(place) else []
+    return found[place] if -len(found) <= place < len(found) else None
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, float)) or str(value).strip().isdigit() else None
+
+
+_KINDS: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "list": list,
+    "dict": dict,
+}
+
+
+def _is_instance(value: Any, kinds: list[str]) -> bool:
+    return any(kind in _KINDS and isinstance(value, _KINDS[kind]) for kind in kinds)
+
+
 # Functions of known values. `coalesce`, `known` and `if` are in `evaluate`, for they decide over unknown ones.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "common": lambda a, b: [item for item in _items(a) if _within(item, _items(b))],
+    "distinct": lambda v: len({repr(item) for item in _items(v)}),
+    "int": _whole,
+    "isdigit": lambda v: _as_text(v).isdigit(),
+    "isinstance": _is_instance,
+    "item": _at,
+    "keys": _items,
+    "matches": lambda text, pattern: re.fullmatch(pattern, _as_text(text)) is not None,
+    "split": lambda text, *by: _as_text(text).split(*by),
+    "strip": lambda text, *by: _as_text(text).strip(*by),
+    "tail": lambda v, start: v[start:] if isinstance(v, (str, list)) else None,
+    "text": _as_text,
+    "truth": lambda v: _as_text(v).strip().lower() in ("1", "true"),
+    "values": lambda v: list(v.values()) if isinstance(v, dict) else [],
+    "within": _within,
+    "without": lambda a, b: [item for item in _items(a) if not _within(item, _items(b))],
     "ceil_div": lambda a, b: -(-a // b) if _is_number(a) and _is_number(b) and b else None,
     "contains": lambda text, part: _as_text(part) in _as_text(text),
     "containsany": lambda text, parts: any(_as_text(part) in _as_text(text) for part in _listed(parts)),
@@ -76,7 +128,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "%": operator.mod,
 }
 
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -106,6 +158,8 @@ def evaluate(node: Node, lookup: Lookup) -> Any:
         return _choice(node, lookup)
     if kind == "call":
         return _call(node[1], node[2:], lookup)
+    if kind == "each":
+        return _each(node, lookup)
     values = [evaluate(part, lookup) for part in node[1:]]
     missing = _missing(values)
     if missing:
@@ -141,6 +195,28 @@ def _choice(node: Node, lookup: Lookup) -> Any:
     return _missing([test, first, second])
 
 
+def _each(node: Node, lookup: Lookup) -> Any:
+    """The list made of those items of a list that meet a condition; the item goes by the name that the node gives it."""
+    _, name, listed, made, holds = node
+    items = evaluate(listed, lookup)
+    if isinstance(items, Unknown):
+        return items
+    found: list[Any] = []
+    for item in _items(items):
+        inner = _naming(name, item, lookup)
+        kept = evaluate(holds, inner)
+        value = evaluate(made, inner) if kept else None
+        missing = _missing([kept, value])
+        if missing is not None:
+            return missing
+        found += [value] if kept else []
+    return found
+
+
+def _naming(name: str, value: Any, lookup: Lookup) -> Lookup:
+    return lambda wanted: value if wanted == name else lookup(wanted)
+
+
 def _call(name: str, arguments: list[Node], lookup: Lookup) -> Any:
     values = [evaluate(part, lookup) for part in arguments]
     if name == "known":
@@ -148,7 +224,12 @@ def _call(name: str, arguments: list[Node], lookup: Lookup) -> Any:
     if name == "coalesce":
         return next((value for value in values if value is not None), None)
     missing = _missing(values)
-    return missing or FUNCTIONS[name](*values)
+    if missing is not None:
+        return missing
+    try:
+        return FUNCTIONS[name](*values)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _binary(kind: str, left: Any, right: Any) -> Any:
@@ -158,9 +239,9 @@ def _binary(kind: str, left: Any, right: Any) -> Any:
         return not _equal(left, right)
     if kind == "in":
         return any(_equal(left, item) for item in _listed(right))
-    if kind in _ORDER:
+    if kind in ORDER:
         comparable = _is_number(left) and _is_number(right)
-        return _ORDER[kind](left, right) if comparable else False
+        return ORDER[kind](left, right) if comparable else False
     if not (_is_number(left) and _is_number(right)):
         return None
     if kind in ("/", "//", "%") and right == 0:
@@ -250,33 +331,23 @@ def _symbol(op: Any, source: str) -> str:
     return symbols[name]
 
 
-def text(node: Node) -> str:
-    """A compiled condition in the words of its language."""
-    kind, *parts = node
-    if kind == "name":
-        return parts[0]
-    if kind == "lit":
-        return json.dumps(parts[0])
-    if kind == "list":
-        return f"[{', '.join(map(text, parts))}]"
-    if kind == "call":
-        return f"{parts[0]}({', '.join(map(text, parts[1:]))})"
-    if kind == "not":
-        return f"not ({text(parts[0])})"
-    if kind in ("and", "or"):
-        return f" {kind} ".join(
-            f"({text(part)})" if part[0] in ("and", "or") else text(part) for part in parts
-        )
-    return f"{text(parts[0])} {kind} {text(parts[1])}"
-
-
 def option(name: str) -> str:
     """The option that a name reads (`kept.speculative_config.method`: --speculative-config)."""
-    return "--" + name.removeprefix("kept.").partition(".")[0].replace("_", "-")
+    return "--" + plain(name).partition(".")[0].replace("_", "-")
+
+
+def options(names: Iterable[str]) -> list[str]:
+    """The options that names read, besides facts of the model and variables of the environment."""
+    return [option(name) for name in names if not plain(name).startswith(("model.", "env."))]
+
+
+def plain(name: str) -> str:
+    """A name without what it says of how its value is had."""
+    return name.removeprefix("kept.").removeprefix("given.").removeprefix(EACH)
 
 
 def names(node: Node) -> set[str]:
     """Every name a compiled condition reads."""
     if node[0] == "name":
-        return {node[1]}
+        return set() if node[1].startswith(EACH) else {node[1]}
     return {name for part in node[1:] if isinstance(part, list) for name in names(part)}

@@ -73,7 +73,8 @@ class Scope:
             value = _descend(self._facts.flags, rest)
             return unknown(*self._more) if value is None and self._more else value
         if space == "kept":
-            value = _descend(self._facts.flags, rest)
+            variable = rest.removeprefix("env.")
+            value = _descend(self._facts.flags, rest) if variable == rest else self._facts.env.get(variable)
             return unknown(rest) if value is None else value
         if space == "env":
             return self._facts.env.get(rest)

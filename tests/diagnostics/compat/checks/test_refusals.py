@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from camshaft.diagnostics.compat.checks.findings import Result
+from camshaft.diagnostics.compat.harvest.settings import OF_MODEL
 from camshaft.diagnostics.compat.inputs.read import read_command
 from camshaft.diagnostics.compat.releases.table import load
 from camshaft.diagnostics.compat.releases.versions import Version, parse, versions
-from camshaft.diagnostics.compat.rules.conditions import evaluate, names
+from camshaft.diagnostics.compat.rules.conditions import evaluate, names, plain
 from camshaft.diagnostics.compat.rules.records import load as load_rules
 from camshaft.diagnostics.compat.rules.resolvers import parser_defaults
 from camshaft.diagnostics.compat.rules.scope import Facts, Scope
@@ -33,6 +34,34 @@ def judged(command: str, target: str, **model: object) -> Result:
             "",
         ),
         ("--profiler-config.profiler cuda --profiler-config.capture_torch_profiler true", "0.28.0", ""),
+        ("--numa-bind --numa-bind-cpus zero", "0.20.0", "--numa-bind-cpus"),
+        ("--numa-bind --numa-bind-cpus 0-3 7-5", "0.28.0", "--numa-bind-cpus"),
+        ("--device-ids 0,0", "0.24.0", "--device-ids"),
+        ("--device-ids 0,GPU-1a2b", "0.33.0", "--device-ids"),
+        ("-cc.custom_ops+ rms_norm", "0.24.0", "--compilation-config"),
+        ("-cc.custom_ops+ +rms_norm,-rms_norm", "0.33.0", "--compilation-config"),
+        ("-cc.encoder_cudagraph_token_budgets [0,1024]", "0.24.0", "--compilation-config"),
+        ("--grpc --grpc-port 50051", "0.33.0", "--grpc-port"),
+        ("--enable-hc-sp -tp 2 -pp 2", "0.33.0", "--enable-hc-sp"),  # of an object that another one holds
+        ("--sse-keep-alive-interval -1", "0.33.0", "--sse-keep-alive-interval"),
+        ("""--reasoning-effort-map '{"turbo": "high"}'""", "0.33.0", "--reasoning-effort-map"),
+        (
+            "--enable-dbo --dbo-decode-token-threshold 1 --all2all-backend deepep_low_latency",
+            "0.33.0",
+            "--enable-dbo",
+        ),
+        ("""--pooler-config '{"logit_bias": 0.1, "logit_mean": 0.1}'""", "0.20.0", "--pooler-config"),
+        (
+            "--use-replayssm --mamba-backend flashinfer --replayssm-buffer-len 32",
+            "0.33.0",
+            "--replayssm-buffer-len",
+        ),
+        (
+            """--speculative-config '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 2,
+            "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 4.5}'""",
+            "0.24.0",
+            "--speculative-config",
+        ),
     ],
 )
 def test_values_that_do_not_go_together(options: str, target: str, option: str) -> None:
@@ -53,6 +82,21 @@ def test_values_that_do_not_go_together(options: str, target: str, option: str) 
         ("--profiler-config.profiler torch --profiler-config.capture_torch_profiler true", "0.28.0"),
         ("--profiler-config.profiler cuda --profiler-config.capture_torch_profiler true", "0.25.0"),
         ("--enable-lora --max-loras $N", "0.9.2"),
+        ("--numa-bind --numa-bind-cpus 0-3,8 4-7", "0.28.0"),
+        ("--device-ids 0,1", "0.33.0"),
+        ("--device-ids GPU-1a2b,GPU-3c4d", "0.33.0"),
+        ("--enable-lora --moe-backend Flashinfer-CUTLASS", "0.33.0"),
+        ("-cc.custom_ops+ none,+rms_norm,-silu_and_mul", "0.33.0"),
+        ("--grpc-port 50051", "0.33.0"),  # who knows what the environment has
+        ("--enable-dbo --all2all-backend deepep_low_latency", "0.33.0"),
+        ("--no-enable-lora --moe-backend deep_gemm_mega_moe", "0.33.0"),
+        ("""--speculative-config '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'""", "0.11.0"),
+        ("""--speculative-config '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'""", "0.18.0"),
+        (
+            """--speculative-config '{"method": "qwen3_next_mtp", "num_speculative_tokens": 2,
+            "index_share_for_mtp_iteration": true}'""",
+            "0.33.0",
+        ),
     ],
 )
 def test_values_that_no_object_refuses(options: str, target: str) -> None:
@@ -68,8 +112,11 @@ def test_a_rule_for_the_same_lines_is_told_once() -> None:
 def test_every_condition_reads_options_of_its_release(release: Version) -> None:
     table = load("vllm", release)
     for refusal in table.refusals.values():
-        for name in names(refusal.when) - {"model.is_multimodal"}:
-            option, _, key = name.removeprefix("kept.").partition(".")
+        for name in map(plain, names(refusal.when)):
+            option, _, key = name.partition(".")
+            if option in ("model", "env"):
+                assert option == "env" or key in OF_MODEL.values(), name
+                continue
             flag = table.find("--" + option.replace("_", "-"))
             assert flag is not None, name
             assert not key or key in flag.nested, name
@@ -83,8 +130,8 @@ def test_what_holds_without_any_option_refuses_nothing() -> None:
         n
         for r in load("vllm", release).refusals.values()
         if evaluate(r.when, scope) is True
-        for n in names(r.when)
+        for n in map(plain, names(r.when))
     }
-    assert misread == {"kernel_config.enable_flashinfer_autotune"}
+    assert misread == {"enable_flashinfer_autotune", "kernel_config.enable_flashinfer_autotune"}
     result = judged("vllm serve m --kernel-config.enable_flashinfer_autotune null", "0.28.0")
     assert "FL-22" not in {finding.code for finding in result.findings}

@@ -10,7 +10,7 @@ from camshaft.diagnostics.compat.harvest.add import add_tables, records, stored_
 from camshaft.diagnostics.compat.harvest.errors import HarvestError
 from camshaft.diagnostics.compat.harvest.release import Harvest, harvest
 from camshaft.diagnostics.compat.releases.table import Flag
-from camshaft.diagnostics.compat.rules import conditions
+from camshaft.diagnostics.compat.rules import phrasing
 
 RELEASES = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text(encoding="utf-8"))
 CONFIG_STYLE: dict[str, str] = RELEASES["config_style"]
@@ -110,13 +110,19 @@ def test_every_option_is_there_once_and_nothing_else(found: Harvest) -> None:
 
 
 def test_refusals_are_conditions_that_hold_only_where_the_release_raises(found: Harvest) -> None:
-    assert [conditions.text(refusal.when) for refusal in found.refusals.values()] == [
-        "not (0 < share and share <= 1)",
+    assert [phrasing.text(refusal.when) for refusal in found.refusals.values()] == [
+        "0 >= share or share > 1",
         'kind == "fp8" and budget > 9',
-        "not (size == null) and (budget < 2 or count(sizes) == 0)",
-        'not (size == null) and not (kind in ["auto", "fp8"])',
+        "size != null and (budget < 2 or count(sizes) == 0)",
+        'size != null and kind not in ["auto", "fp8"]',
+        'some word in words with "+" not in word and (item(word, 0) != "-" and count(word) > 8)',
+        "distinct(words) < 2",
+        'budget < 2 and some word in words with not (matches(word, "[a-z]+"))',
+        "quiet and port < 1",
     ]
-    assert all(refusal.evidence.startswith("vllm/config/cache.py:") for refusal in found.refusals.values())
+    assert {refusal.evidence.split(":")[0] for refusal in found.refusals.values()} == {
+        "vllm/config/cache.py", "vllm/config/vllm.py", "vllm/entrypoints/openai/cli_args.py",
+    }  # fmt: skip
 
 
 def test_spellings_group_field_and_places_are_kept(found: Harvest) -> None:
@@ -173,7 +179,7 @@ def test_options_written_out_below_one_command_of_several_are_read(tmp_path: Pat
 
 def test_a_folder_without_a_serve_command_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HarvestError, match="no `vllm serve`"):
-        harvest(write({"vllm/__init__.py": "", "vllm/config/__init__.py": ""}, tmp_path))
+        harvest(write({"vllm/__init__.py": "", "vllm/config/vllm.py": ""}, tmp_path))
 
 
 def test_a_release_added_between_two_others_leaves_them_as_they_were(tmp_path: Path) -> None:

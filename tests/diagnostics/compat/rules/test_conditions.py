@@ -50,6 +50,33 @@ def test_known_values(text: str, expected: Any) -> None:
     assert value(text) == expected
 
 
+ITEMS = {"list": ["a-b", "c"], "pairs": {"x": 1, "y": "2"}, "word": "0-3,7"}
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (["each", "each.i", ["name", "list"], ["call", "tail", ["name", "each.i"], ["lit", 1]], ["lit", True]], ["-b", ""]),
+        (["each", "each.i", ["name", "list"], ["name", "each.i"], ["call", "within", ["lit", "-"], ["name", "each.i"]]], ["a-b"]),
+        (["each", "each.k", ["name", "pairs"], ["name", "each.k"], ["lit", True]], ["x", "y"]),
+        (["call", "split", ["name", "word"], ["lit", ","]], ["0-3", "7"]),
+        (["call", "int", ["call", "item", ["lit", "73"], ["lit", 0]]], 7),
+        (["call", "item", ["lit", "7"], ["lit", 4]], None),
+        (["call", "distinct", ["list", ["lit", 1], ["lit", 1], ["lit", True]]], 2),
+        (["call", "common", ["name", "list"], ["list", ["lit", "c"]]], ["c"]),
+        (["call", "without", ["name", "pairs"], ["list", ["lit", "y"]]], ["x"]),
+        (["call", "values", ["name", "pairs"]], [1, "2"]),
+        (["call", "isinstance", ["lit", 1], ["list", ["lit", "str"], ["lit", "int"]]], True),
+        (["call", "matches", ["lit", "0-3"], ["lit", "[0-9-]+"]], True),
+        (["call", "truth", ["lit", "0"]], False),
+        (["call", "split", ["lit", 3], ["lit", ""]], None),
+    ],
+)  # fmt: skip
+def test_what_harvested_conditions_are_made_of(node: list[Any], expected: Any) -> None:
+    assert evaluate(node, ITEMS.__getitem__) == expected
+    assert names(node) <= ITEMS.keys()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
