@@ -195,6 +195,10 @@ async def chat_prompt(
     def encode() -> list[int]:
         text = tokenizer.render_chat(messages, **options)
         _check_chars(limits, len(text))  # tools and earlier calls are text, too
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # a call's arguments are JSON within JSON
+            raise RequestError("the messages hold half of a surrogate pair: no text", "messages") from None
         return tokenizer.encode(text, add_special_tokens=False)
 
     try:

@@ -213,3 +213,16 @@ def test_tools_too_long_for_the_model_are_refused_before_they_are_tokenised(tmp_
         refused = server.post(PATH, {**said("x"), "tools": long}).json()["error"]
         assert "characters" in refused["message"]
         assert server.post(PATH, said("x")).status_code == 200
+
+
+@pytest.mark.parametrize(("escaped", "status"), [("\\ud800", 400), ("\\ud83d\\ude00", 200)])
+def test_half_a_character_in_an_earlier_call_is_refused(
+    model_folder: Path, escaped: str, status: int
+) -> None:
+    """Its arguments are JSON within JSON, of which the reading of the body sees only text."""
+    call = {"type": "function", "function": {"name": "f", "arguments": f'{{"a": "{escaped}"}}'}}
+    body = {"messages": [{"role": "assistant", "tool_calls": [call]}], "max_tokens": 1}
+    with running_server(model_folder, chat_template="{{ messages[0].tool_calls | tojson }}") as server:
+        reply = server.post(PATH, body)
+    assert reply.status_code == status
+    assert status == 200 or reply.json()["error"]["param"] == "messages"
