@@ -195,10 +195,6 @@ async def chat_prompt(
     def encode() -> list[int]:
         text = tokenizer.render_chat(messages, **options)
         _check_chars(limits, len(text))  # tools and earlier calls are text, too
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # a call's arguments are JSON within JSON
-            raise RequestError("the messages hold half of a surrogate pair: no text", "messages") from None
         return tokenizer.encode(text, add_special_tokens=False)
 
     try:
@@ -207,6 +203,8 @@ async def chat_prompt(
         raise RequestError(
             "the conversation is nested too deeply for the chat template", "messages"
         ) from None
+    except UnicodeEncodeError:  # a call's arguments are JSON within JSON
+        raise RequestError("the messages hold half of a surrogate pair: no text", "messages") from None
     if tools and isinstance(body, ChatRequest):
         require_readable(options["chat_template"] or tokenizer.chat_template, tokenizer.special_tokens)
     return ids
