@@ -17,8 +17,10 @@ from camshaft.core.request import Request, SamplingParams
 
 REQUESTS = 200
 # Held on purpose and bounded: what `engine explain` may be asked, what may be matched again, one entry a size
-# of batch, and counters of tenants that may come back.
-REMEMBERED = (".ledger.", ".kv.prefix.", "._batches", "._recorded", "_counters")
+# of batch, and counters of tenants that may come back. Of the free blocks, those that may be matched change.
+REMEMBERED = (
+    ".ledger.", ".kv.prefix.", ".kv.pool._empty", ".kv.pool._kept", "._batches", "._recorded", "_counters",
+)  # fmt: skip
 
 
 def engine_of(folder: Path, policy: str, overlap: bool) -> Engine:

@@ -176,7 +176,7 @@ class _Reader:
             return [] if not _leaves(otherwise) else None
         if _leaves(otherwise if ends else [*then, *otherwise]) or (ends and skipped in (None, FALSE)):
             return None
-        return [skipped] if ends and skipped != TRUE else []
+        return [skipped] if ends and skipped is not None and skipped != TRUE else []
 
     def _loop(self, target: ast.Name, listed: ast.expr, inside: list[ast.stmt], frame: _Frame) -> Found:
         """What a loop over a list raises: there is an item that leads there."""

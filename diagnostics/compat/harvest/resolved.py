@@ -32,8 +32,9 @@ class Resolvers:
                 self._collect(module, cls, self._own, f"{cls.name}.")
                 self._collect_others(module, cls, self._others)
         of_models = tree.module("vllm.model_executor.models.config")
-        for cls in _classes(of_models, "") if of_models is not None else []:
-            self._collect_others(of_models, cls, {})  # of one kind alone: no default of the setting
+        if of_models is not None:
+            for cls in _classes(of_models, ""):
+                self._collect_others(of_models, cls, {})  # of one kind alone: no default of the setting
         for module in tree.modules_under("vllm/platforms"):
             for cls in _classes(module, "Platform"):
                 overwrites = module.name.endswith((".cuda", ".interface"))

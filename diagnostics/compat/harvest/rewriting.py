@@ -22,7 +22,7 @@ class _Substitution(ast.NodeTransformer):
     def __init__(self, local: Locals) -> None:
         self._local = local
 
-    def _comprehension(self, node: Any) -> ast.expr:
+    def _comprehension(self, node: Any) -> ast.AST:
         own = {
             part.id
             for each in node.generators

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..releases.table import EACH
 from .interpret.operations import COMPARE
@@ -259,7 +259,7 @@ def _placed(base: ast.expr, attr: str, like: ast.expr) -> ast.Attribute:
     return ast.copy_location(ast.Attribute(base, attr), like)
 
 
-def _is_call(node: ast.expr, name: str) -> bool:
+def _is_call(node: ast.expr, name: str) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
