@@ -13,7 +13,9 @@ def load_text(workload: Workload) -> str:
         together = min(told.concurrency, told.requests)
         clients = f"{together:,} clients that start all at once" if together > 1 else "one client"
         return f"{text}, {clients}"
-    return f"{text}, {told.rate:.3g} a second" if told.rate else text
+    if not told.rate:
+        return text
+    return f"{text}, {told.rate:.3g} {'sessions ' if workload.arrives == 'sessions' else ''}a second"
 
 
 def lengths_text(workload: Workload) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -31,7 +31,8 @@ class WorkloadSummary:
     input_tokens_max: int
     output_tokens_mean: float
     output_tokens_max: int
-    rate: float | None  # requests a second over the arrivals; None for a closed loop
+    arrivals: int  # of requests, or of sessions, that have a time of their own
+    rate: float | None  # of these a second; None for a closed loop
     concurrency: int | None
 
 
@@ -52,6 +53,11 @@ class Workload:
         """Clients of a closed loop (for sessions: conversations at once); None where arrivals have times."""
         arrival = self.shape.arrival
         return arrival.concurrency if isinstance(arrival, Closed | Sessions | Trace) else None
+
+    @property
+    def arrives(self) -> Literal["requests", "sessions"]:
+        """What has a time of arrival of its own."""
+        return "sessions" if isinstance(self.shape.arrival, Sessions) else "requests"
 
     @property
     def count(self) -> int:
@@ -76,7 +82,8 @@ class Workload:
             input_tokens_max=int(inputs.max()),
             output_tokens_mean=float(outputs.mean()),
             output_tokens_max=int(outputs.max()),
-            rate=(len(rows) - 1) / span if span > 0 else None,
+            arrivals=len(times),
+            rate=(len(times) - 1) / span if span > 0 else None,
             concurrency=self.concurrency,
         )
 
@@ -120,8 +127,7 @@ class Workload:
 
     def first(self, requests: int) -> Workload:
         """Only so many requests (for sessions: so many sessions)."""
-        name = "sessions" if isinstance(self.shape.arrival, Sessions) else "requests"
-        return replace(self, shape=_with(self.shape, self.shape.arrival, **{name: requests}))
+        return replace(self, shape=_with(self.shape, self.shape.arrival, **{self.arrives: requests}))
 
 
 def _with(shape: WorkloadShape, arrival: Any, **changes: Any) -> WorkloadShape:

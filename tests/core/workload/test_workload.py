@@ -319,3 +319,11 @@ def test_a_rate_or_a_number_of_clients_that_nobody_can_play_is_refused() -> None
     for turn in (lambda: workload.at_rate(1e12), lambda: workload.at_concurrency(99_999_999_999)):
         with pytest.raises(ConfigError, match="at most"):
             turn()
+
+
+def test_the_rate_of_conversations_is_that_of_their_starts() -> None:
+    arrival = {"kind": "sessions", "sessions": 400, "turns": 5, "rate": 2, "think_s": 0.5}
+    workload = load_workload({"arrival": arrival, "input_tokens": 20, "output_tokens": 4})
+    told = workload.summary()
+    assert (told.requests, told.arrivals, workload.arrives) == (2000, 400, "sessions")
+    assert told.rate == pytest.approx(2, rel=0.2)
