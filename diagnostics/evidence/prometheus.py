@@ -5,6 +5,7 @@ One scrape gives gauges and averages since the start; two give rates and what ha
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class Scrape:
         """The sum of a family over its labels; None where it is absent."""
         found = [value for (key, _), value in self.values.items() if key == name]
         return sum(found) if found else None
+
+    def only(self, name: str, label: str, value: str) -> Scrape:
+        """The page without the members of a family whose label has another value."""
+        kept = {
+            key: v for key, v in self.values.items() if key[0] != name or dict(key[1]).get(label) == value
+        }
+        return Scrape(kept, self.source)
 
     def buckets(self, name: str) -> dict[float, float]:
         """Cumulative counts of a histogram by upper bound, summed over its other labels."""
@@ -88,6 +96,10 @@ def parse(text: str, source: str) -> Scrape:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                if math.isnan(float(sample.labels.get("le", 0))):
+                    raise ValueError("a bucket's bound is NaN")
+                if not math.isfinite(sample.value):  # a gauge that was never set
+                    continue
                 values[(sample.name, tuple(sorted(sample.labels.items())))] = float(sample.value)
     except (ValueError, IndexError, KeyError) as error:
         raise EvidenceError(f"{source}: not a metrics page in Prometheus' text form: {error}") from error
@@ -113,7 +125,7 @@ def metrics_evidence(now: Scrape, before: Scrape | None = None, interval_s: floa
             _histogram(now, before, name.removesuffix("_bucket"), evidence)
         elif not name.endswith(("_sum", "_count", "_created")):
             evidence.figures += _plain(now, before, name, interval_s)
-    done = _change(now, before, "vllm:request_success_total")
+    done = _change(now, before, _ENDED)
     if done is not None and 0 < done < FEW_REQUESTS:
         evidence.notes.append(f"{_between(now, before)}: {done:g} requests ended: too few to conclude from")
     _derive(evidence, now, before, interval_s)
@@ -258,11 +270,14 @@ def _derive(evidence: Evidence, now: Scrape, before: Scrape | None, seconds: flo
                 Figure(name="prefix_hit_rate", value=(hit or 0.0) / asked, source=where, derived=True)
             )
             break
-    done = _change(now, before, "vllm:request_success_total")
-    if done is not None and seconds:
-        evidence.figures.append(
-            Figure(name="completed_per_s", value=done / seconds, source=where, derived=True)
-        )
+    ended, aborted = _change(now, before, _ENDED), _aborted(now, before)
+    if ended is not None and seconds:
+        rates = {"completed_per_s": (ended - aborted) / seconds, "aborted_per_s": aborted / seconds}
+        evidence.figures += [
+            Figure(name=name, value=rate, source=where, derived=True)
+            for name, rate in rates.items()
+            if rate or name == "completed_per_s"
+        ]
     if before is not None and seconds and now.total("vllm:num_requests_waiting"):
         growth = growth_per_s([0.0, seconds], [_held(before), _held(now)])
         if growth is not None:
@@ -275,6 +290,17 @@ def _derive(evidence: Evidence, now: Scrape, before: Scrape | None, seconds: flo
         evidence.figures.append(
             Figure(name="acceptance_rate", value=(kept or 0.0) / drafted, source=where, derived=True)
         )
+
+
+_ENDED = "vllm:request_success_total"  # whatever the reason
+
+
+def _aborted(now: Scrape, before: Scrape | None) -> float:
+    """Requests that their clients gave up."""
+    pages = [
+        None if page is None else page.only(_ENDED, "finished_reason", "abort") for page in (now, before)
+    ]
+    return _change(pages[0] or now, pages[1], _ENDED) or 0.0
 
 
 def _held(page: Scrape) -> float:

@@ -238,3 +238,10 @@ def test_what_is_asked_for_is_listed_in_lines_that_a_terminal_shows() -> None:
         read = figure(name, 1, "here")
         assert read is not None
         assert read.name == name
+
+
+def test_help_lists_what_is_understood() -> None:
+    from camshaft.cli.diagnose import EPILOG
+
+    listed = EPILOG.partition("low or rising): ")[2].partition(". A FILE")[0]
+    assert " ".join(listed.split()).split(", ") == vocabulary()["asked"]

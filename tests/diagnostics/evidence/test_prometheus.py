@@ -168,3 +168,22 @@ def test_a_percentile_of_a_histogram_is_told_with_the_bucket_it_was_interpolated
 def test_few_requests_are_said_to_be_few() -> None:
     assert any("4 requests ended: too few" in note for note in metrics_evidence(parse(page(), "p")).notes)
     assert not metrics_evidence(parse(page(done=40), "p")).notes
+
+
+def test_a_bound_that_is_no_number_is_refused_and_a_value_that_is_none_left_out() -> None:
+    for bound in ("abc", "NaN"):
+        with pytest.raises(EvidenceError, match="not a metrics page"):
+            parse(f'vllm:time_to_first_token_seconds_bucket{{le="{bound}"}} 3\n', "p")
+    evidence = metrics_evidence(parse("vllm:num_requests_running NaN\nvllm:num_requests_waiting 3\n", "p"))
+    assert evidence.value("running") is None
+    assert evidence.value("waiting") == 3
+
+
+def test_what_clients_gave_up_is_not_done() -> None:
+    aborted = 'vllm:request_success_total{{finished_reason="abort"}} {}\n'
+    before, after = (
+        parse(page(done=done) + aborted.format(gone), "p") for done, gone in ((100, 50), (160, 90))
+    )
+    evidence = metrics_evidence(after, before, 20.0)
+    assert evidence.value("completed_per_s") == pytest.approx(3.0)
+    assert evidence.value("aborted_per_s") == pytest.approx(2.0)
