@@ -163,7 +163,7 @@ def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
         "hardware": prepared.hardware.name,
         "engine": prepared.engine.describe(),
         "workload": name,
-        **done.result.to_dict(),
+        **done.whole.to_dict(),
         **_kept(done.result),
         "step_time_shares": done.log.shares(),
         "blocked_s": done.log.blocked,
@@ -196,6 +196,10 @@ def _prepare(config: str, options: dict[str, Any]) -> Prepared:
 
     loaded, found, notes = read_config(config, options["overrides"], options["engine_name"])
     name = options["engine_name"] or found.name
+    if name == "camshaft" and options["engine_version"]:
+        raise click.UsageError(
+            f"--version is a release of vLLM, and {config} is read as this engine's; --engine vllm predicts vLLM"
+        )
     for note in notes:
         click.echo(f"{config}: {note}", err=True)
     if name != "camshaft" and options["policies"]:
@@ -233,9 +237,7 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
     from ..diagnostics.simulate import sweep
 
     if options["policies"]:
-        names = [name.strip() for name in options["policies"].split(",") if name.strip()]
-        if not names:
-            raise click.UsageError("--policies needs a name; `engine policies list` lists them")
+        names = _policies(options["policies"])
         rows, first = sweep.policies(prepared, workload, names), "policy"
     else:
         knob, values = sweep.parse_sweep(options["sweep"])
@@ -250,6 +252,13 @@ def _series(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
         _print_series(prepared, workload, rows, first)
     if all(row.result is None for row in rows):
         raise SystemExit(2 if all(row.contradicts for row in rows) else 1)
+
+
+def _policies(told: str) -> list[str]:
+    names = [name.strip() for name in told.split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--policies needs a name; `engine policies list` lists them")
+    return names
 
 
 def _print_series(prepared: Prepared, workload: Any, rows: Any, first: str) -> None:
@@ -276,17 +285,16 @@ def _say_lesson(name: str, rows: Any) -> None:
 
 
 def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None:
-    from ..diagnostics.cost.band import error_percent as step_error_percent
     from ..diagnostics.simulate.sweep import until_saturation
 
     found = until_saturation(prepared, workload, watch=_say_tried)
-    error_percent = step_error_percent(prepared.hardware, prepared.shape)[0]
     if options["form"] == "json":
         played = next((row.value for row in found.tried if row.result is found.result is not None), None)
         told = {
             "rate_per_s": found.rate_per_s,
             "capacity_per_s": found.capacity_per_s,
-            "step_error_percent": error_percent,
+            "step_error_percent": found.error_percent,
+            "range_per_s": found.range_per_s,
             "result": found.result.to_dict() if found.result else None,
             "result_at_rate_per_s": played,
             "tried": [row.value for row in found.tried],
@@ -301,7 +309,7 @@ def _highest(prepared: Prepared, workload: Any, options: dict[str, Any]) -> None
 
     out = console()
     print_title(out, prepared, f"{workload.name}: {lengths_text(workload)}, at each rate tried")
-    print_highest(out, found, error_percent)
+    print_highest(out, found)
 
 
 def _say_tried(row: Any, holds: bool) -> None:
@@ -338,7 +346,7 @@ def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[st
     from ..diagnostics.simulate.live import check_here
 
     resolve_for_serving(load_config(config, options["overrides"]))  # what cannot run here is refused at once
-    names = (options["policies"] or CHECKED_POLICIES).split(",")
+    names = _policies(options["policies"] or CHECKED_POLICIES)
 
     def run(policy: str) -> Any:
         return _serve_here(prepared, workload, policy, config, options["overrides"])
@@ -346,7 +354,7 @@ def _check_here(prepared: Prepared, workload: Any, config: str, options: dict[st
     rows = check_here(
         prepared,
         workload,
-        [name.strip() for name in names],
+        names,
         run,
         options["repeats"] or REPEATS,
         lambda text: click.echo(text, err=True),

@@ -9,6 +9,7 @@ from .hardware import HardwareSheet
 # B200 (vLLM, pull 23695) and 43 to 69 % on MI300X, by the tiles of its experts (pull 27323); neither its shape nor its
 # router explains that. MiniMax, whose router is in float32 too, lies within its device's own band.
 LESS_KNOWN = {"Glm4MoeForCausalLM": 2.0}
+MOST_PERCENT = 90.0  # by which steps are taken to be faster: they take some time
 
 
 def error_percent(hardware: HardwareSheet, shape: ModelShape) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from ...core.errors import ConfigError, EvidenceError
+from ...core.places import Loader
 
 if TYPE_CHECKING:
     from ...core.config.hardware import Hardware
@@ -97,9 +98,7 @@ def devices() -> tuple[Device, ...]:
 def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds. Raises EvidenceError for a file that holds none."""
     try:
-        raw = yaml.load(
-            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise EvidenceError(f"{path}: not readable: {error}") from error
     if not isinstance(raw, dict):

@@ -23,6 +23,7 @@ class GemmTimer:
     def __init__(self, hardware: HardwareSheet, quantization: Quantization, dtype: str) -> None:
         wanted = quantization.activations if quantization.bits else dtype
         peaks = hardware.compute_tflops
+        self.wanted = wanted
         self.compute = wanted if wanted in peaks else dtype if dtype in peaks else "bfloat16"
         curves = hardware.gemm
         self.curve = curves.get(self.compute) or curves.get(

@@ -153,6 +153,11 @@ class StepCost:
         kv_dtype = resolve_kv_dtype(shape, settings.kv_cache_dtype, settings.dtype)
         self._attention = AttentionTimer(self.hardware, shape, dtype, kv_dtype, settings.tensor_parallel_size)
 
+    @property
+    def multiplied(self) -> tuple[str, str]:
+        """The type that the weights' scheme asks for and the one that the device multiplies in."""
+        return self._experts.wanted, self._experts.compute
+
     def step(
         self,
         decode_contexts: np.ndarray,

@@ -10,7 +10,7 @@ from rich.table import Table
 from ...core.memory import GIB
 from ...core.workload import Workload
 from ..bench.render import milliseconds, print_result
-from ..results import Distribution, Result
+from ..results import Distribution, Result, Targets
 from .lessons import Lesson
 from .prepare import Prepared
 from .published import Compared, Errors
@@ -21,11 +21,13 @@ from .sweep import Highest, Row
 
 def print_replay(console: Console, prepared: Prepared, replay: Replay, workload: Workload) -> None:
     """One simulation: figures, where step time went, who waited for what, memory and what is assumed."""
-    print_result(console, replay.result, f"{workload.name}: {prepared.title}")
+    print_result(console, replay.whole, f"{workload.name}: {prepared.title}")
     if told := _arrivals(workload, replay):
         console.print(told, style="dim", highlight=False)
     if replay.result.targets.any:
         console.print(f"rule: {replay.result.targets.rule()}", style="dim", highlight=False)
+        if told := _out_of_reach(prepared, replay.result.targets, workload):
+            console.print(told, style="bold", highlight=False)
     band = replay.result.error_band
     if band:
         console.print(
@@ -52,12 +54,22 @@ def _arrivals(workload: Workload, replay: Replay) -> str:
             else f"{text}; first token after that: p50 {later.p50:,.1f}, p99 {later.p99:,.1f} ms"
         )
     if told.rate:
-        arriving_s = (told.requests - 1) / told.rate
+        arriving_s = (told.arrivals - 1) / told.rate
         return (
-            f"requests arrive at {told.rate:.3g} a second for {arriving_s:.1f} s; rates are over the {result.duration_s:.1f} s "
+            f"{workload.arrives} arrive at {told.rate:.3g} a second for {arriving_s:.1f} s; rates are over the {result.duration_s:.1f} s "
             "until the last one has ended, with the server still filling and then running empty"
         )
     return ""
+
+
+def _out_of_reach(prepared: Prepared, targets: Targets, workload: Workload) -> str:
+    """That no load keeps a target between tokens: one sequence alone does not."""
+    told = workload.summary()
+    floor_ms = prepared.fastest_token_ms(told.input_tokens_mean + told.output_tokens_mean / 2)
+    asked = min((ms for ms in (targets.tpot_ms, targets.itl_ms) if ms is not None), default=floor_ms)
+    if asked >= floor_ms:
+        return ""
+    return f"out of reach: {asked:g} ms a token; one sequence alone takes {floor_ms:.1f} ms, most of it to read the weights"
 
 
 def _print_shares(console: Console, log: StepLog) -> None:
@@ -168,21 +180,18 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def print_highest(console: Console, found: Highest, error_percent: float) -> None:
-    """The highest rate that holds, with the rates that were tried and by how much steps may be off."""
+def print_highest(console: Console, found: Highest) -> None:
+    """The highest rate that holds, its range where steps are off by the declared error, and the rates that were tried."""
     print_rows(console, found.tried, "rate")
-    if found.rate_per_s:
-        told, full = f"holds up to {found.rate_per_s:.3g} {found.what}/s", found.capacity_per_s
-        told += f"; a full server gets through {full:.3g}" if full and full > found.rate_per_s else ""
-        console.print(told, style="bold", highlight=False)
-        console.print(
-            f"as predicted: steps may be {error_percent:g} % slower or faster, which moves a full server's rate as much "
-            "and one that is held by targets more",
-            style="dim",
-            highlight=False,
-        )
-    else:
+    if not found.rate_per_s:
         console.print(f"no rate holds: {found.reason}", style="bold", highlight=False)
+        return
+    told, full = f"holds up to {found.rate_per_s:.3g} {found.what}/s", found.capacity_per_s
+    if found.range_per_s:
+        low, high = found.range_per_s
+        told += f" ({low:.3g} to {high:.3g} with all steps {found.error_percent:g} % slower or faster)"
+    told += f"; a full server gets through {full:.3g}" if full and full > found.rate_per_s else ""
+    console.print(told, style="bold", highlight=False)
 
 
 def print_lesson(console: Console, lesson: Lesson) -> None:

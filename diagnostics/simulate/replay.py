@@ -41,6 +41,9 @@ class Setup:
     error_band: dict[str, object] = field(default_factory=dict)
 
 
+_COUNTS = ("requests", "completed", "failed", "input_tokens", "output_tokens")
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """What came of a simulation: the figures, every step, and what the requests went through."""
@@ -53,6 +56,15 @@ class Replay:
     frontend_busy: float  # share of the HTTP processes' time
     records: tuple[RequestRecord, ...] = ()  # as they ended, those of the warm-up too
     copies: int = 1  # that share the load; log and records are of one, the result's rates of all
+
+    @property
+    def whole(self) -> Result:
+        """The result with the counts of all copies, of which one was played."""
+        own, times = self.result, self.copies
+        counts = {name: getattr(own, name) * times for name in _COUNTS}
+        errors = {why: count * times for why, count in own.errors.items()}
+        evicted = None if own.preemptions is None else own.preemptions * times
+        return replace(own, **counts, errors=errors, preemptions=evicted)
 
     def after_start(self) -> list[RequestRecord]:
         """The requests but those that were all sent at the very start, as the clients of a closed loop are.

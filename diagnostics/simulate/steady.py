@@ -101,23 +101,33 @@ def _together(seen: Replay) -> int | None:
 
 @dataclass(slots=True)
 class Steady:
-    """One server under a load's requests at any rate. `play` leaves the warm-up out; what was played is kept."""
+    """One server under a load's requests at any rate. `play` leaves the warm-up out; what was played is kept.
+
+    known_capacity: `capacity_per_s`, where it need not be played.
+    """
 
     play: Play
     load: Workload
     targets: Targets
-    _capacity: list[float | None] = field(default_factory=list)
+    known_capacity: list[float | None] = field(default_factory=list)
     _seen: dict[tuple[float, float], Replay] = field(default_factory=dict)
 
     @property
     def capacity_per_s(self) -> float | None:
         """As the function says. Raises as `play`."""
-        if not self._capacity:
-            self._capacity.append(capacity_per_s(self.play, self.load))
-        return self._capacity[0]
+        if not self.known_capacity:
+            self.known_capacity.append(capacity_per_s(self.play, self.load))
+        return self.known_capacity[0]
 
-    def at(self, rate_per_s: float, for_s: float = ARRIVALS_S) -> Replay:
+    @property
+    def lasting_s(self) -> float:
+        """How long requests arrive at every rate: as long as the load's own do, so that its own rate is the load itself."""
+        arrival = self.load.shape.arrival
+        return max(ARRIVALS_S, arrival.requests / arrival.rate if arrival.kind == "poisson" else 0.0)
+
+    def at(self, rate_per_s: float, for_s: float | None = None) -> Replay:
         """The replay at a rate."""
+        for_s = for_s or self.lasting_s
         if (rate_per_s, for_s) not in self._seen:
             self._seen[rate_per_s, for_s] = self.play(at_rate(self.load, rate_per_s, for_s))
         return self._seen[rate_per_s, for_s]
@@ -130,7 +140,7 @@ class Steady:
     def holds(self, rate_per_s: float) -> bool:
         """Whether nothing piles up and, with targets, so many requests are good."""
         if self.targets.any:
-            played = (rate_per_s, ARRIVALS_S) in self._seen
+            played = (rate_per_s, self.lasting_s) in self._seen
             if not played and self.misses_early(rate_per_s):
                 return False
             if not self.at(rate_per_s).result.keeps_targets:
@@ -139,7 +149,7 @@ class Steady:
 
     def misses_early(self, rate_per_s: float) -> bool:
         """Whether more requests of the first seconds miss the targets than may of all."""
-        opening, whole = (at_rate(self.load, rate_per_s, s).count for s in (OPENING_S, ARRIVALS_S))
+        opening, whole = (at_rate(self.load, rate_per_s, s).count for s in (OPENING_S, self.lasting_s))
         if 2 * opening > whole:
             return False
         result = self.at(rate_per_s, OPENING_S).result

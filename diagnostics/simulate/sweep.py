@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...core.errors import CapacityError, ConfigError
@@ -11,12 +12,14 @@ from ...core.places import nearest
 from ...core.workload import Workload
 from ...policies.base import PolicyError
 from ...policies.registry import load_policy
-from ..results import NAIVE_REQUESTS, Result, Targets
+from ..cost.band import MOST_PERCENT, error_percent
+from ..results import GOOD_SHARE, NAIVE_REQUESTS, Result
 from .prepare import Prepared
 from .replay import Replay
 from .steady import Steady
 
 RATE_PRECISION = 0.03
+ENDS_PRECISION = 0.1  # of the ends of its range
 SHOWN = (0.5, 0.7, 0.9)  # of what a full server gets through: rates that are shown where no target sets one
 
 
@@ -82,6 +85,8 @@ class Highest:
     reason: str = ""  # why no rate holds
     capacity_per_s: float | None = None  # of a full server, whatever the targets
     what: str = "requests"  # that arrive: of conversations, sessions
+    error_percent: float = 0.0  # by which all steps are slower and faster at the ends of the range
+    range_per_s: tuple[float, float] | None = None  # the rate that holds with them so; None where none does
 
 
 def until_saturation(
@@ -89,58 +94,108 @@ def until_saturation(
 ) -> Highest:
     """The highest rate that a server carries for good and at which 95 % of the requests keep the targets.
 
-    Below what a full server gets through, halves the interval until the rate is known to 3 %. Requests are those of the
-    workload, arriving at random. `watch` hears each replay and whether it holds. Rate 0 where requests break the targets
-    one at a time, or even a trickle.
+    Below what a full server gets through, halves the interval until the rate is known to 3 %, and to 10 % with all steps
+    slower and faster by the declared error. Requests are those of the workload, arriving at random. `watch` hears each
+    replay and whether it holds. Rate 0 where requests break the targets one at a time, or even a trickle.
     """
     if prepared.targets.any:
         few = workload.first(min(NAIVE_REQUESTS, workload.count))
         alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
         if alone.result is None or not alone.result.keeps_targets:
-            return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result, prepared.targets))
-    what = "sessions" if workload.shape.arrival.kind == "sessions" else "requests"
+            return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result))
     server = Steady(prepared.settled, workload, prepared.targets)
-    tried: list[Row] = []
+    full, search = server.capacity_per_s, _Search(server, watch)
+    if full and not prepared.targets.any:
+        rate = full
+        for share in SHOWN:
+            search.holds(share * full)
+    else:
+        rate = search.highest(full / 2 if full else _first_rate(prepared, workload), RATE_PRECISION)
+    percent = error_percent(prepared.hardware, prepared.shape)[0]
+    best = next((row.result for row in reversed(search.tried) if row.value == rate), search.tried[-1].result)
+    return Highest(
+        rate,
+        best if rate else None,
+        sorted(search.tried, key=lambda row: row.value),
+        "" if rate else "even a trickle misses the targets",
+        full,
+        workload.arrives,
+        percent,
+        _range(prepared, workload, rate, full, min(MOST_PERCENT, percent) / 100)
+        if rate and percent
+        else None,
+    )
 
-    def holds(rate: float) -> bool:
-        row = _row(f"{rate:.3g}/s", rate, lambda: server.at(rate))
-        kept = row.result is not None and server.holds(rate)
-        tried.append(row)
-        if watch is not None:
-            watch(row, kept)
+
+@dataclass(slots=True)
+class _Search:
+    """Rates tried on one server."""
+
+    server: Steady
+    watch: Callable[[Row, bool], None] | None = None
+    tried: list[Row] = field(default_factory=list)
+
+    def holds(self, rate: float) -> bool:
+        """Whether a rate does."""
+        row = _row(f"{rate:.3g}/s", rate, lambda: self.server.at(rate))
+        kept = row.result is not None and self.server.holds(rate)
+        self.tried.append(row)
+        if self.watch is not None:
+            self.watch(row, kept)
         return kept
 
-    full = server.capacity_per_s
+    def highest(self, first: float, precision: float, least: float = 0.0, most: float | None = None) -> float:
+        """The highest rate that holds, to a precision, from a first guess on; 0 if none does.
+
+        least, most: one that is known to hold, and one that is known not to.
+        """
+        low, high = _bracket(self.holds, first, least, most or self.server.capacity_per_s)
+        while low and high / low > 1 + precision:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if self.holds(middle) else (low, middle)
+        return low
+
+
+def _range(
+    prepared: Prepared, workload: Workload, rate: float, full: float | None, error: float
+) -> tuple[float, float]:
+    """The rate that holds with all steps slower and faster; a full server's goes as they do."""
     if full and not prepared.targets.any:
-        for share in SHOWN:
-            holds(share * full)
-        return Highest(full, tried[-1].result, tried, capacity_per_s=full, what=what)
-    low, high = _bracket(holds, full / 2 if full else _first_rate(prepared, workload), full)
-    while low and high / low > 1 + RATE_PRECISION:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    best = next((row.result for row in reversed(tried) if row.value == low), None)
-    tried.sort(key=lambda row: row.value)
-    return Highest(low, best, tried, "" if low else "even a trickle misses the targets", full, what)
+        return rate / (1 + error), rate / (1 - error)
+    ends = []
+    for factor in (1 + error, 1 - error):
+        settled = partial(prepared.settled, step_factor=factor)
+        server = Steady(settled, workload, prepared.targets, [full / factor] if full else [])
+        known = {"most": rate * (1 + RATE_PRECISION)} if factor > 1 else {"least": rate}
+        ends.append(_Search(server).highest(rate / factor, ENDS_PRECISION, **known))
+    return ends[0], ends[1]
 
 
-def _alone_text(result: Result | None, targets: Targets) -> str:
-    """Why no rate holds: what a request takes that has the device to itself."""
+def _alone_text(result: Result | None) -> str:
+    """Why no rate holds: requests that are refused, or what one takes that has the device to itself."""
     assert result is not None  # it ran
+    if result.failed > (1 - GOOD_SHARE) * result.requests:
+        why, count = max(result.errors.items(), key=lambda item: item[1])
+        shown = why if count == result.failed else f"{why}, and others like it"
+        return f"{result.failed / result.requests:.0%} of the requests are refused whatever the rate: {shown}"
     seen = {"ttft": result.ttft_ms, "tpot": result.tpot_ms, "itl": result.itl_ms, "e2e": result.e2e_ms}
     told = ", ".join(f"{name} {spread.p50:,.1f} ms" for name, spread in seen.items() if spread is not None)
     return (
-        f"one request at a time already misses {targets.describe()}: with nothing else running the median is {told}. "
+        f"one request at a time already misses {result.targets.describe()}: with nothing else running the median is {told}. "
         "More or faster devices, or a smaller model, are needed"
     )
 
 
-def _bracket(holds: Callable[[float], bool], rate: float, most: float | None) -> tuple[float, float]:
-    """A rate that holds and one that does not (`most`, where it is known); (0, rate) if none holds."""
+def _bracket(
+    holds: Callable[[float], bool], rate: float, least: float, most: float | None
+) -> tuple[float, float]:
+    """A rate that holds and one that does not, from `rate` on; (0, rate) if none holds."""
     if holds(rate):
         while most is None and rate < 1e6 and holds(rate * 2):
             rate *= 2
         return rate, most or rate * 2
+    if least:
+        return least, rate
     for _ in range(14):
         if holds(rate / 2):
             return rate / 2, rate
@@ -160,4 +215,4 @@ def _row(label: str, value: Any, run: Callable[[], Replay]) -> Row:
     except (CapacityError, ConfigError) as error:
         reason = str(error).removeprefix("(given): ")
         return Row(label, value, None, reason, contradicts=isinstance(error, ConfigError))
-    return Row(label, value, replay.result, replay=replay)
+    return Row(label, value, replay.whole, replay=replay)

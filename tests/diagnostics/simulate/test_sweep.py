@@ -75,6 +75,27 @@ def test_the_highest_rate_keeps_its_targets_and_the_next_does_not() -> None:
     assert above / found.rate_per_s < 1.04
     assert found.result is not None
     assert found.result.goodput_requests_per_s >= 0.95 * found.result.throughput_requests_per_s
+    assert found.range_per_s is not None
+    slower, faster = found.range_per_s
+    assert slower < found.rate_per_s * 1.03 < 1.1 * faster
+    assert slower < faster
+
+
+def test_a_full_server_s_rate_goes_as_its_steps_do() -> None:
+    found = until_saturation(base(), LOAD)
+    error = found.error_percent / 100
+    assert error > 0
+    assert found.range_per_s == pytest.approx(
+        (found.rate_per_s / (1 + error), found.rate_per_s / (1 - error))
+    )
+
+
+def test_requests_that_are_refused_for_their_length_are_not_called_late() -> None:
+    small = base(Targets(ttft_ms=2000)).turned(max_model_len=2048)
+    found = until_saturation(small, LOAD)
+    assert found.rate_per_s == 0
+    assert "of the requests are refused whatever the rate: the prompt has" in found.reason
+    assert "already misses" not in found.reason
 
 
 def test_targets_below_physics_hold_at_no_rate() -> None:
@@ -159,7 +180,7 @@ def test_the_command_explains_itself_in_text(tmp_path) -> None:
             2,
             "the oldest is 0.6.0",
         ),
-        (["h100-8b", "--sweep", "max_num_seqs=x"], 2, "should be a valid integer"),
+        (["h100-8b", "--sweep", "max_num_seqs=x"], 2, "a whole number is needed"),
         (["h100-8b", "--lesson", "gap", "--rate", "3"], 2, "leave out CONFIG, --rate"),
         (["h100-8b", "--check-against", "points.csv"], 2, "leave out CONFIG"),
         (["h100-8b", "--policies", "fair", "--sweep", "max_num_seqs=1"], 2, "--policies and --sweep exclude"),
@@ -209,7 +230,7 @@ def test_the_title_of_a_search_names_no_arrivals_that_are_not_played(tmp_path: P
     assert told.exit_code == 0, told.output
     assert "load: load: about 64 tokens in and 8 out, at each rate tried" in told.output
     assert "clients" not in told.output
-    assert "steps may be 8 % slower or faster" in " ".join(told.output.split())
+    assert "with all steps 8 % slower or faster" in " ".join(told.output.split())
 
 
 def test_a_search_without_targets_says_which_rate_its_result_is_of(tmp_path: Path) -> None:
@@ -305,3 +326,29 @@ def test_a_model_alone_is_said_to_be_judged_as_this_engine_s() -> None:
     alone = ("llama-3.2-3b", "--gpu", "L4", "--requests", "4", "--set", "max_model_len=8192")
     assert "--engine vllm predicts vLLM's" in run(*alone).output
     assert "--engine vllm predicts" not in run(*alone, "--engine", "camshaft").output
+
+
+def test_the_counts_of_copies_are_those_of_the_whole_load() -> None:
+    seen = base().turned(data_parallel_size=2).replay(LOAD)
+    assert seen.result.requests == LOAD.count // 2
+    assert seen.whole.requests == seen.whole.completed == LOAD.count
+    assert seen.whole.output_tokens == 2 * seen.result.output_tokens
+
+
+def test_a_release_is_not_taken_for_this_engine_s(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("preset: h100-8b\n")
+    told = run(str(file), "--gpu", "H100", "--version", "0.18.0")
+    assert told.exit_code == 2
+    assert "--version is a release of vLLM" in told.stderr
+
+
+def test_a_target_below_one_sequence_s_step_is_out_of_reach(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: llama-3.2-3b\nmax_model_len: 8192\n")
+    floor = "out of reach: 1 ms a token; one sequence alone takes"
+    said = [
+        run(str(file), "--gpu", "L4", "--requests", "2", "--slo", slo).output
+        for slo in ("tpot=1ms", "tpot=9s")
+    ]
+    assert [floor in text for text in said] == [True, False]
