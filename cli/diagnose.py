@@ -168,6 +168,8 @@ def _evidence(options: dict[str, Any]) -> Evidence:
     if options["observed"]:
         evidence = evidence.merge(read_observed(options["observed"]))
     if options["trace"]:
+        if not os.path.isfile(options["trace"]):
+            raise click.BadParameter(f"{options['trace']}: no such file", param_hint="--trace")
         paced = workload_of(options["trace"], None, options["concurrency"], options["rate"])
         evidence = evidence.merge(Evidence(trace=paced))
     if options["rate"] or options["concurrency"]:

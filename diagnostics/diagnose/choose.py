@@ -24,6 +24,7 @@ from .situation import Situation, measured_kv_tokens
 from .step_times import plain_and_drafted_ms
 from .subject import Subject, placed
 
+MOST_STEPS = 25_000  # of a replay of clients that wait for their answers, roughly
 MOST_REQUESTS, MOST_SESSIONS = 1200, 32  # of a replay, of which a diagnosis makes a dozen or more
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
@@ -80,7 +81,7 @@ def rig_for(
             situation.evidence.recorded or load_workload("chat"),
             ("the load is the preset chat: none was given",),
         )
-    chosen = _bounded(chosen)
+    chosen = _bounded(chosen, prepared)
     rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
     return _as_slow_as_seen(rig, situation), hardware_limits(prepared, chosen)
 
@@ -143,7 +144,7 @@ def says_load(situation: Situation) -> bool:
     return bool(seen.load or seen.lengths or situation.concurrency or situation.rate_per_s)
 
 
-def _bounded(workload: Workload) -> Workload:
+def _bounded(workload: Workload, prepared: Prepared) -> Workload:
     """The load as `simulate` plays it, whole but for what would take minutes.
 
     A rate lasts long enough to tell whether work piles up, and of a long trace its busiest stretch is played.
@@ -155,6 +156,19 @@ def _bounded(workload: Workload) -> Workload:
     if arrival.kind == "trace" and workload.concurrency is None and workload.count > most:
         return workload.busiest(most)
     wanted = workload.count
+    if arrival.kind == "closed":
+        most = min(most, _within_steps(workload, prepared))
     if arrival.kind == "poisson" and arrival.burstiness == 1:
         wanted = max(wanted, wanted_at(arrival.rate))
     return workload.first(min(wanted, most))
+
+
+def _within_steps(workload: Workload, prepared: Prepared) -> int:
+    """Requests of a closed loop that take so many steps: two for each that runs at once, or more."""
+    told = workload.summary()
+    held = prepared.budget.sequences(told.input_tokens_mean + told.output_tokens_mean)
+    together = max(1, min(workload.concurrency or 1, prepared.params.max_num_seqs, int(held)))
+    steps_each = (
+        told.output_tokens_mean / together + told.input_tokens_mean / prepared.params.max_num_batched_tokens
+    )
+    return max(2 * together, int(MOST_STEPS / steps_each))

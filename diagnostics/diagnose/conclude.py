@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ...core.errors import CamshaftError
+from ...core.workload import Workload
+from ..cost.speculation import SpeculativeCost
 from ..loads import load_text
 from ..simulate import Prepared
+from ..simulate.steady import warm_up_s
 from .choose import says_load
 from .decide import decide
 from .ends import Ends, as_it_is, at_the_ends, kept, none_at_the_ends, play_ends
 from .facts import missing
+from .figures import moved_text, number
 from .limits import seen_limits
 from .model import Confidence, Proof, Report, Verdict
 from .prove import WORTH, then_also, together
@@ -21,6 +26,9 @@ from .trials import Tell, Trials, suggested
 from .unexplained import unexplained
 
 MOST_ALTERNATIVES = 6
+MORE_GAIN = 1.5  # times the gain of a turn that changes no answers
+MORE_CLIENTS = 4  # times as many are tried
+MORE_DONE = 1.5  # times the throughput with them: the server had room
 
 
 def concluded(
@@ -30,14 +38,16 @@ def concluded(
     seen, rig = trials.seen, trials.rig
     verdict = _verdict(trials)
     chosen = next(
-        (p for p in trials.proofs if p.proposal.knob == verdict.knob and p.proposal.after == verdict.after),
+        (p for p in trials.proofs if verdict.knob == p.proposal.knob and verdict.turned == p.proposal.turned),
         None,
     )
     tried = chosen or (_runner_up(verdict, trials) if trials.targets_given else None)
     tell("replaying it with all steps faster and slower")
     ends = play_ends(rig, tried.proposal.turned if tried else None)
     verdict = _within_error(verdict, tried, ends, trials)
-    verdict, gap = _with_gap(verdict, trials, load_given)
+    verdict = _with_gap(verdict, trials, load_given)
+    if idles := _few_clients(verdict, trials):
+        verdict = replace(verdict, why=f"{verdict.why}. {idles}")
     servers = _servers(verdict, chosen, trials, tell)
     if servers is not None and verdict.knob is None:
         verdict = replace(verdict, why=f"{verdict.why}. {servers.sentence()}")
@@ -47,17 +57,23 @@ def concluded(
         report,
         verdict=replace(verdict, advice=". ".join(advice)),
         alternatives=(*filter(None, [trials.pair]), *others[:MOST_ALTERNATIVES]),
-        about={**report.about, "load": load_text(rig.workload)},
+        about={**report.about, "load": f"{load_text(rig.workload)}{_uncounted(rig.workload)}"},
         slo=kept(seen, ends) if trials.targets_given else {},
         as_it_is=as_it_is(seen, ends, trials.objective),
         steps="thin" if _assumed_steps(trials) else trials.rig.confidence,
         error_percent=ends.percent if ends is not None else 0.0,
         servers=servers.to_dict() if servers is not None else {},
         limits=(*trials.limits, *seen_limits(seen)),
-        assumptions=(*report.assumptions, *rig.assumptions, *filter(None, [gap])),
+        assumptions=(*report.assumptions, *rig.assumptions),
         before=seen,
         after=chosen.replay if chosen else None,
     )
+
+
+def _uncounted(load: Workload) -> str:
+    """Which requests are in no figure, so that a reader may compare them with those of another replay."""
+    seconds = warm_up_s(load)
+    return f"; those of the first {seconds:.0f} s, while the server fills, are not counted" if seconds else ""
 
 
 def _verdict(trials: Trials) -> Verdict:
@@ -109,7 +125,7 @@ def _runner_up(verdict: Verdict, trials: Trials) -> Proof | None:
 def _within_error(verdict: Verdict, tried: Proof | None, ends: Ends | None, trials: Trials) -> Verdict:
     """The verdict with what becomes of it at the ends of the error."""
     about_load = verdict.bottleneck in ("none", "offered_load") and verdict.confidence != "thin"
-    if about_load and (turns := trials.asked.turns_at(min(90.0, trials.rig.band_percent))):
+    if about_load and (turns := trials.asked.turns_at(trials.rig.band_percent)):
         told = f"this is within the error of the prediction: {turns}"
         return replace(verdict, at_the_ends=told, within_error=True)
     if tried is None or ends is None:
@@ -119,20 +135,46 @@ def _within_error(verdict: Verdict, tried: Proof | None, ends: Ends | None, tria
     return none_at_the_ends(verdict, tried, ends, trials.objective)
 
 
-def _with_gap(verdict: Verdict, trials: Trials, load_given: bool) -> tuple[Verdict, str | None]:
-    """The verdict with what is seen and not explained; that alone where the verdict has no place for it."""
+def _with_gap(verdict: Verdict, trials: Trials, load_given: bool) -> Verdict:
+    """The verdict with what is seen and not explained."""
     if not isinstance(trials.rig, SimulatedRig):
-        return verdict, None
+        return verdict
     gap = unexplained(trials.situation, trials.seen.result, piles_up=trials.asked.overloaded)
-    if not (load_given or says_load(trials.situation)):
-        return (
-            (_without_load(verdict, gap), None) if gap and verdict.bottleneck == "none" else (verdict, None)
+    if gap is None:
+        return verdict
+    if verdict.bottleneck != "none":
+        named = load_given or says_load(trials.situation)
+        return replace(verdict, unexplained=gap) if named else verdict
+    if load_given or says_load(trials.situation):
+        return replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}", unexplained=gap)
+    return _without_load(verdict, gap)
+
+
+def _few_clients(verdict: Verdict, trials: Trials) -> str:
+    """That a server waits for its clients, by a replay of so many times more of them; empty where it does not."""
+    load, seen = trials.rig.workload, trials.seen.result
+    closed = load.shape.arrival.kind == "closed" and load.concurrency is not None
+    if not closed or verdict.bottleneck != "none" or verdict.missed or verdict.confidence == "thin":
+        return ""
+    if trials.seen.log.blocked.get("no_slot") or trials.seen.log.blocked.get("no_blocks"):
+        return ""
+    clients = MORE_CLIENTS * (load.concurrency or 1)
+    try:
+        more = (
+            trials.rig.steady({})
+            .play(load.first(max(load.count, 2 * clients)).at_concurrency(clients))
+            .result
         )
-    if gap and verdict.bottleneck == "none":
-        return replace(verdict, why=f"{gap}. Of what is modelled, {verdict.why}"), None
-    if gap and verdict.at_the_ends:
-        return replace(verdict, at_the_ends=f"{verdict.at_the_ends}. But {gap}"), None
-    return verdict, gap
+    except CamshaftError:
+        return ""
+    before, after = seen.throughput_output_tokens_per_s, more.throughput_output_tokens_per_s
+    if after < MORE_DONE * before or seen.tpot_ms is None or more.tpot_ms is None:
+        return ""
+    return (
+        f"The clients are the limit: {load.concurrency} at once wait for their answers and the server never makes them "
+        f"queue; {clients} would get {number(after)} instead of {number(before)} tokens/s, at {more.tpot_ms.mean:.3g} instead "
+        f"of {seen.tpot_ms.mean:.3g} ms a token"
+    )
 
 
 def _without_load(verdict: Verdict, gap: str) -> Verdict:
@@ -160,20 +202,52 @@ def _advice(
     verdict: Verdict, chosen: Proof | None, servers: Servers | None, prepared: Prepared | None, trials: Trials
 ) -> list[str]:
     """What else there is to say to whoever turns the knob, a sentence each."""
-    advice = [verdict.advice] if verdict.advice else []
-    advice += _of_the_turn(chosen, trials) if chosen is not None else []
+    advice = _of_the_turn(chosen, trials) if chosen is not None else []
+    if chosen is None and trials.targets_given and not trials.seen.result.keeps_targets:
+        advice.append(_kept_at_a_price(trials))
     if servers is not None and verdict.knob is not None:
         advice.append(servers.sentence())
-    if behind := trials.situation.behind_a_queue:
-        advice.append(behind)
+    if prepared is not None and verdict.knob is None:
+        advice.append(_multiplied_otherwise(prepared))
+    advice = [
+        *filter(None, (*advice, trials.situation.behind_a_queue, trials.situation.given_up, verdict.advice))
+    ]
     if prepared is not None and prepared.flashinfer and not advice:
         advice.append("Without FlashInfer installed it does not start: see the assumptions")
     return advice
 
 
+def _multiplied_otherwise(prepared: Prepared) -> str:
+    """That the device lacks the arithmetic of the weights' type; empty where it has it."""
+    target = prepared.cost.target if isinstance(prepared.cost, SpeculativeCost) else prepared.cost
+    (wanted, used), name = target.multiplied, prepared.hardware.name
+    if wanted == used:
+        return ""
+    other = (
+        " Weights and activations in INT8 it multiplies as they are"
+        if "int8" in prepared.hardware.compute_tflops
+        else ""
+    )
+    return (
+        f"{name} does not multiply {wanted}: such weights save memory and reading, and prompts take as long as in {used} or "
+        f"longer.{other}"
+    ).removesuffix(".")
+
+
+def _kept_at_a_price(trials: Trials) -> str:
+    """The turn that alone keeps the targets and is held back, as it may change answers; empty where there is none."""
+    found = next((p for p in trials.proofs if p.proposal.lossy and p.after.keeps_targets), None)
+    if found is None:
+        return ""
+    share = f"{found.after.good_share:.1%} of the requests"
+    return f"{found.proposal.set_text} alone keeps them ({share}); answers may change by it"
+
+
 def _of_the_turn(chosen: Proof, trials: Trials) -> list[str]:
     """What a second knob adds, what the turn asks of the cache, and what it leaves undone."""
-    told, turn, after = [], chosen.proposal, chosen.after
+    turn, after = chosen.proposal, chosen.after
+    price = _kept_at_a_price(trials) if after.targets.any and not after.keeps_targets else ""
+    told = [] if price else [_lossy(chosen, trials)]
     if trials.pair is not None and (more := then_also(chosen, trials.pair)):
         told.append(more)
     held = next((int(limit.value) for limit in trials.limits if limit.name == "sequences_held"), None)
@@ -184,6 +258,18 @@ def _of_the_turn(chosen: Proof, trials: Trials) -> list[str]:
         )
     if after.targets.any and not after.keeps_targets:
         told.append(f"Even so {1 - after.good_share:.0%} of the requests miss the targets")
+        told.append(price)
     if trials.asked.overloaded and (short := trials.asked.short_of(turn.turned)):
         told.append(short)
     return told
+
+
+def _lossy(chosen: Proof, trials: Trials) -> str:
+    """A turn that gains far more and may change answers; empty where none does."""
+    best = max((p for p in trials.proofs if p.proposal.lossy), key=lambda proof: proof.gain, default=None)
+    if chosen.proposal.lossy or best is None or best.gain < MORE_GAIN * chosen.gain:
+        return ""
+    shown, turn = best.telling or "output_tokens_per_s", best.proposal
+    change = best.predicted[shown]
+    moved = moved_text(shown, change.before, change.after)
+    return f"{turn.knob} {turn.after} would do more, {moved}, and may change answers a little"

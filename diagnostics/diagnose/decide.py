@@ -15,12 +15,16 @@ from .unexplained import FAR, unexplained
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
 CURE = 1.4  # while overloaded, a turn counts as a remedy only if it raises throughput by this factor
+HARDLY_ANY = 0.01  # of the requests
 LOSSY_WORTH = 0.04  # answers may change: something else that helps goes first
 
 
 def ranked(proofs: Sequence[Proof]) -> list[Proof]:
-    """Best first. A mechanism that the evidence shows and a replay confirms goes before what only a replay favours."""
-    return sorted(proofs, key=lambda proof: (_confirmed(proof), weight(proof)), reverse=True)
+    """Best first, of equals the one that was proposed first.
+
+    A mechanism that the evidence shows and a replay confirms goes before what only a replay favours.
+    """
+    return sorted(proofs, key=lambda proof: (_confirmed(proof), round(weight(proof), 2)), reverse=True)
 
 
 def _confirmed(proof: Proof) -> bool:
@@ -52,7 +56,7 @@ def decide(
     asked: Demand,
 ) -> Verdict:
     """The first of the ranked proofs that is worth acting on; otherwise what holds it back that no knob moves."""
-    beyond = _beyond_physics(situation, limits, confidence)
+    beyond = _beyond_physics(situation, limits, proofs, confidence)
     if beyond is not None:
         return beyond
     order = ranked(proofs)
@@ -64,6 +68,7 @@ def decide(
             knob=told.knob,
             before=told.before,
             after=told.after,
+            beside=told.beside,
             why=told.why,
             confidence=confidence,
             predicted=best.predicted,
@@ -88,7 +93,7 @@ def judged(
 ) -> list[Proof]:
     """The proofs with what each turn is worth to whoever asks: what the verdict acts on and its table says."""
     found = [replace(proof, worth=_worth(situation, proof, asked)) for proof in proofs]
-    if _unreachable(situation, limits) is None:
+    if unreachable(situation, limits, found) is None:
         return found
     return [
         replace(p, worth="gains, and the target stays out of reach") if p.gain > WORTH else p for p in found
@@ -169,8 +174,15 @@ def _trades(proof: Proof) -> bool:
     )
 
 
-def _unreachable(situation: Situation, limits: Sequence[Limit]) -> tuple[float, Limit] | None:
-    """A target that the device cannot meet even with one sequence, and the floor above it."""
+def unreachable(
+    situation: Situation, limits: Sequence[Limit], proofs: Sequence[Proof]
+) -> tuple[float, Limit] | None:
+    """A target that the device cannot meet even with one sequence, and the floor above it.
+
+    None where a turn keeps it: one that reuses prefixes or drafts tokens lowers the floor itself.
+    """
+    if any(proof.after.keeps_targets for proof in proofs):
+        return None
     floors = {limit.name: limit for limit in limits}
     for name, target in (
         ("tpot_floor_ms", situation.targets.tpot_ms),
@@ -182,8 +194,10 @@ def _unreachable(situation: Situation, limits: Sequence[Limit]) -> tuple[float, 
     return None
 
 
-def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: Confidence) -> Verdict | None:
-    found = _unreachable(situation, limits)
+def _beyond_physics(
+    situation: Situation, limits: Sequence[Limit], proofs: Sequence[Proof], confidence: Confidence
+) -> Verdict | None:
+    found = unreachable(situation, limits, proofs)
     if found is None:
         return None
     target, floor = found
@@ -197,11 +211,12 @@ def _beyond_physics(situation: Situation, limits: Sequence[Limit], confidence: C
 
 def _offered_load(seen: Replay, order: Sequence[Proof], confidence: Confidence, asked: Demand) -> Verdict:
     best = order[0] if order and order[0].gain > 0 else None
-    tried = (
-        "no knob gains anything"
-        if best is None
-        else f"the best knob ({_turned(best)}) {_change(best, asked)}"
-    )
+    if best is None:
+        tried = "no knob gains anything"
+    elif best.after.targets.any and best.after.good_share < HARDLY_ANY:
+        tried = f"with no knob turned do as many as {HARDLY_ANY:.0%} of the requests keep the targets"
+    else:
+        tried = f"the best knob ({best.proposal.text}) {_change(best, asked)}"
     if asked.done_per_s is not None:
         through = f"{asked.done_per_s:.3g} are done, the server full"
     else:
@@ -217,11 +232,6 @@ def _offered_load(seen: Replay, order: Sequence[Proof], confidence: Confidence, 
         why=f"the load is above capacity: {shown}; {tried}. Less load or more servers are needed",
         confidence=confidence,
     )
-
-
-def _turned(proof: Proof) -> str:
-    told = proof.proposal
-    return f"{told.knob} {told.before} -> {told.after}"
 
 
 def _change(proof: Proof, asked: Demand) -> str:
@@ -242,9 +252,11 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
     trade = next((p for p in order if p.worth == "gains one thing for another"), None)
     if trade is not None:
         told = (
-            f"no knob gains without losing elsewhere ({_turned(trade)} gains one thing for another; targets, --slo, say "
+            f"no knob gains without losing elsewhere ({trade.proposal.text} gains one thing for another; targets, --slo, say "
             "what counts)"
         )
+    if refused := _refused(seen):
+        told = f"{refused}, and {told}"
     missed = seen.result.targets.any and not seen.result.keeps_targets
     if missed:
         told = f"{1 - seen.result.good_share:.0%} of the requests miss the targets, and {told}"
@@ -255,6 +267,15 @@ def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Ve
 
 
 LARGE_STEP = 256  # tokens: beyond it a product's arithmetic takes longer than reading its weights
+
+
+def _refused(seen: Replay) -> str:
+    """How many requests are not run at all, and why; empty where all are."""
+    errors, result = seen.result.errors, seen.result
+    why = max(errors, key=lambda name: errors[name], default="")
+    return f"{result.failed / result.requests:.0%} of the requests are refused ({why})" if why else ""
+
+
 _BINDING: dict[str, str] = {
     "weight_bandwidth": f"reading weights (the matrix products of steps of fewer than {LARGE_STEP} tokens)",
     "kv_bandwidth": "reading the KV cache (attention of decodes)",

@@ -79,6 +79,10 @@ def in_sglang(report: Report) -> Report:
         knob=_knob(told.knob),
         before=_value(told.knob, told.before),
         after=_value(told.knob, told.after),
+        beside={
+            str(_knob(name)): (_value(name, before), _value(name, after))
+            for name, (before, after) in told.beside.items()
+        },
         why=_words(told.why),
         advice=_words(told.advice),
         at_the_ends=_words(told.at_the_ends),
@@ -102,6 +106,7 @@ def _proof(proof: Proof) -> Proof:
         why=_words(told.why),
         advice=_words(told.advice),
         changes={str(_knob(name)): _value(name, value) for name, value in told.turned.items()},
+        was={str(_knob(name)): _value(name, value) for name, value in told.was.items()},
     )
     return replace(proof, proposal=renamed)
 

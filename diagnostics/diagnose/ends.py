@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import CamshaftError
 from ..results import Result
 from ..simulate import Replay
-from .figures import amount, falls, figures, label_text
+from .figures import amount, falls, figures, label_text, usual
 from .model import Change, Proof, Verdict
 from .prove import REMEDY, WORTH, Objective, gain, predicted
 from .rig import Rig
@@ -31,7 +31,7 @@ class Ends:
 
 def play_ends(rig: Rig, turned: Mapping[str, Any] | None) -> Ends | None:
     """The replays at both ends; None where one of them cannot run or the sheet states no error."""
-    percent = min(90.0, rig.band_percent)
+    percent = rig.band_percent
     if percent <= 0:
         return None
     try:
@@ -131,8 +131,8 @@ def none_at_the_ends(verdict: Verdict, proof: Proof, ends: Ends, aim: Objective)
         if gain(before, after, aim) <= REMEDY or before.keeps_targets:
             continue
         sentence = (
-            f"this is within the error of the prediction: with all steps {ends.percent:g} % {name}, {told.knob} "
-            f"{told.before} -> {told.after} would take goodput from {before.goodput_requests_per_s:.3g} to "
+            f"this is within the error of the prediction: with all steps {ends.percent:g} % {name}, {told.text} "
+            f"would take goodput from {before.goodput_requests_per_s:.3g} to "
             f"{after.goodput_requests_per_s:.3g} requests/s"
         )
         return replace(verdict, at_the_ends=sentence, within_error=True)
@@ -159,7 +159,7 @@ def as_it_is(seen: Replay, ends: Ends | None, aim: Objective) -> dict[str, Chang
     found = {}
     spans = [figures(end, aim.widest_gap) for end in ends.before] if ends is not None else []
     for name, value in figures(seen.result, aim.widest_gap).items():
-        if name == "preemptions" and not value:
+        if usual(name, value):
             continue
         ranged = [value, *(span[name] for span in spans if name in span)]
         span = (min(ranged), max(ranged)) if spans else None

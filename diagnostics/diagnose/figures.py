@@ -14,12 +14,22 @@ NAMES = {
     "output_tokens_per_s": ("output", "tokens/s"),
     "goodput_requests_per_s": ("goodput", "requests/s"),
     "good_share": ("keep the SLO", "%"),
+    "served_share": ("requests served", "%"),
     "preemptions": ("preemptions", ""),
     "kv_gib": ("KV cache", "GiB"),
     "kv_needed_gib": ("KV cache of one request", "GiB"),
     "kv_tokens": ("KV cache", "tokens"),
     "usable_gib": ("usable memory", "GiB"),
 }
+
+
+SHARES = ("good_share", "served_share")
+_USUAL = {"preemptions": 0.0, "served_share": 1.0}
+
+
+def usual(name: str, *values: float) -> bool:
+    """Whether a figure is what it is on a server that nothing ails, and not worth a line."""
+    return all(value == _USUAL.get(name) for value in values)
 
 
 def falls(name: str) -> bool:
@@ -39,7 +49,13 @@ def number(value: float) -> str:
 
 def amount(name: str, value: float) -> str:
     """A figure's value in the unit of its name: a share in percent."""
-    return number(100 * value if name == "good_share" else value)
+    return number(100 * value if name in SHARES else value)
+
+
+def moved_text(name: str, before: float, after: float) -> str:
+    """`output 54 -> 93 tokens/s`."""
+    label, unit = label_text(name)
+    return f"{label} {amount(name, before)} -> {amount(name, after)} {unit}".rstrip()
 
 
 def figures(result: Result, widest_gap: bool = False) -> dict[str, float]:
@@ -57,6 +73,7 @@ def figures(result: Result, widest_gap: bool = False) -> dict[str, float]:
         "output_tokens_per_s": result.throughput_output_tokens_per_s,
         "goodput_requests_per_s": result.goodput_requests_per_s if result.targets.any else None,
         "good_share": result.good_share if result.targets.any else None,
+        "served_share": result.completed / max(1, result.requests),
         "preemptions": float(result.preemptions or 0),
     }
     return {name: value for name, value in rows.items() if value is not None}

@@ -69,6 +69,7 @@ def _params(situation: Situation, workload: Workload, notes: Notes) -> Scheduler
         notes.lines.append(f"max_num_batched_tokens {budget:,} (the default)")
     if not situation.given("max_num_seqs"):
         notes.lines.append(f"max_num_seqs {slots:,} (the default)")
+    shares = bool(situation.shares_prefix or situation.reused_share)
     reserve = value("scheduler_reserve_full_isl")
     if reserve is None:
         reserve = _reserves(situation)
@@ -78,7 +79,7 @@ def _params(situation: Situation, workload: Workload, notes: Notes) -> Scheduler
         max_model_len=longest,
         max_num_seqs=slots,
         max_num_batched_tokens=budget,
-        enable_prefix_caching=bool(value("enable_prefix_caching")) and bool(situation.shares_prefix),
+        enable_prefix_caching=bool(value("enable_prefix_caching")) and shares,
         enable_chunked_prefill=None if chunked is None else bool(chunked),
         long_prefill_token_threshold=int(value("long_prefill_token_threshold") or 0),
         reserve_full_prompt=bool(reserve),

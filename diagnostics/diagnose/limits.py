@@ -27,7 +27,7 @@ def hardware_limits(prepared: Prepared, workload: Workload) -> list[Limit]:
     limits = [
         Limit(
             "tpot_floor_ms",
-            _fastest(cost, context),
+            prepared.fastest_token_ms(context),
             "ms",
             f"one decode step, which reads {read / GIB:.1f} GiB of weights: all except most rows of the embedding table",
         ),
@@ -77,13 +77,8 @@ def _first_token_floor(target: StepCost, prepared: Prepared, workload: Workload)
         "ttft_floor_ms",
         target.prefill_step(tokens, cached).total,
         "ms",
-        f"the arithmetic of a prompt of {tokens:,} tokens{beside}, which {reach:.0%} of the requests reach or exceed",
+        f"the arithmetic of a prompt of {tokens:,} token{'s' if tokens > 1 else ''}{beside}, which {reach:.0%} of the requests reach or exceed",
     )
-
-
-def _fastest(cost: StepCost | SpeculativeCost, context: float) -> float:
-    none = np.empty(0, dtype=np.int64)
-    return cost.step(np.full(1, context), none, none, 1).total
 
 
 def seen_limits(seen: Replay) -> list[Limit]:

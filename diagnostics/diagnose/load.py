@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ...core.workload import RecordedTrace, Trace, TraceRow, Workload, WorkloadShape, load_workload
 from ..evidence import Evidence
@@ -11,6 +14,7 @@ from .situation import ASSUMED_OUTPUT, Situation
 
 ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
+SHARING_GROUPS = 8
 MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
 LONG_PROMPT = 16_000
 AT_A_GROWING_RATE = 300  # requests: fewer may all be served before a queue is seen
@@ -54,10 +58,19 @@ def _steady(situation: Situation) -> Load:
     if told_output is None:
         shape["output_tokens"] = _spread(outputs)
     shape.update(_seen_lengths(situation))
-    if situation.shares_prefix:
+    if (reused := situation.reused_share) is not None:
+        seen = shape["input_tokens"]
+        lengths = seen.get("empirical", [inputs]) if isinstance(seen, dict) else [inputs]
+        shape["shared_prefix_tokens"] = _prefix_that_spares(reused, lengths)
+        shape["shared_prefix_groups"] = SHARING_GROUPS
+        notes.append(
+            f"a prefix of {shape['shared_prefix_tokens']:,} tokens, shared within {SHARING_GROUPS} groups, spares the "
+            f"{reused:.0%} of the prompts' tokens that the cache was seen to spare"
+        )
+    elif situation.shares_prefix:
         shape["shared_prefix_tokens"] = int(inputs * SHARED_SHARE)
-        shape["shared_prefix_groups"] = 8
-        notes.append(f"{SHARED_SHARE:.0%} of a prompt is shared within 8 groups")
+        shape["shared_prefix_groups"] = SHARING_GROUPS
+        notes.append(f"{SHARED_SHARE:.0%} of a prompt is shared within {SHARING_GROUPS} groups")
     shape["arrival"] = _arrival(situation, inputs, outputs, notes)
     told = told_input is not None and told_output is not None
     return Load(load_workload(shape), tuple(notes), told)
@@ -98,6 +111,13 @@ def _lengths(situation: Situation, notes: list[str]) -> tuple[int, int]:
     return inputs, outputs
 
 
+def _prefix_that_spares(share: float, lengths: Sequence[int]) -> int:
+    """Tokens of a prefix that all prompts begin with, as far as they reach, so that it is `share` of all tokens."""
+    lengths = sorted(lengths)
+    spared = [sum(min(prefix, length) for length in lengths) for prefix in lengths]
+    return round(float(np.interp(share * sum(lengths), [0, *spared], [0, *lengths])))
+
+
 def _spread(mean: int) -> dict[str, Any]:
     return {"uniform": [max(1, mean // 2), mean + mean // 2]}
 
@@ -114,10 +134,11 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
     asked = situation.evidence.hint("requests")
     if rate is None and (growing := _growing(situation, outputs)) is not None:
         rate, done, growth = growing
+        aborted = ", aborted ones included," if situation.figure("aborted_per_s") else ""
         most = max(most, AT_A_GROWING_RATE)
         notes.append(
-            f"the queue grows by {growth:.2g} requests a second while {done:.2g} are done: {rate:.3g} a second are taken to "
-            "arrive, whoever waits"
+            f"the queue grows by {growth:.2g} requests a second{aborted} while {done:.2g} are done: {rate:.3g} a second are "
+            "taken to arrive, whoever waits"
         )
     if rate is None and (rate := _served(situation)) is not None:
         notes.append(f"{rate:.3g} requests a second are done and nobody waits: as many are taken to arrive")
@@ -140,9 +161,10 @@ def _growing(situation: Situation, outputs: int) -> tuple[float, float, float] |
     """Requests a second that arrive, are done and pile up, where a queue is seen to grow."""
     growth, tokens = situation.figure("queue_growth_per_s"), situation.figure("output_tokens_per_s", "mean")
     done = situation.figure("completed_per_s") or (tokens / outputs if tokens else None)
-    if not growth or not done or situation.evidence.hint("concurrency"):
+    aborted = situation.figure("aborted_per_s") or 0.0
+    if not (growth or aborted) or not done or situation.evidence.hint("concurrency"):
         return None
-    return done + growth, done, growth
+    return done + aborted + (growth or 0.0), done, (growth or 0.0) + aborted
 
 
 def _served(situation: Situation) -> float | None:

@@ -16,6 +16,7 @@ from .situation import Situation
 if TYPE_CHECKING:
     from ..simulate import Prepared
 
+STREAMED = (0, 15)  # from here on weights are narrowed as they are loaded (vLLM pull 31914, January of 2026)
 SAFE_UTILIZATION = 0.97  # beyond it the driver's own needs do not fit
 
 
@@ -196,7 +197,19 @@ def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
         else ("kv_needed_gib", (budget.one_request_bytes / GIB, found.one_request_bytes / GIB))
     )
     change = Change(before=sizes[0], after=sizes[1], low=sizes[1] * 0.85, high=sizes[1] * 1.15)
-    others = [_option(*turn) for turn, _ in turns[1:]]
+    others = [f"{_option(*turn)} ({held.kv_tokens:,} tokens of cache)" for turn, held in turns[1:]]
+    advice = [f"The cache then holds {found.kv_tokens:,} tokens"]
+    if others:
+        advice.append(f"Or one of these, which make it fit as well: {', '.join(others)}")
+    if (
+        knob == "quantization"
+        and situation.subject.engine.release < STREAMED
+        and budget.weights_bytes > budget.total_bytes
+    ):
+        advice.append(
+            "This release may hold the original weights while it narrows them, which do not fit: serve a checkpoint that is "
+            "in FP8 already"
+        )
     return Verdict(
         bottleneck=bottleneck,
         knob=knob,
@@ -205,7 +218,7 @@ def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
         why=why,
         confidence="simulated",
         predicted={figure: change},
-        advice=f"Or one of these, which make it fit as well: {', '.join(others)}" if others else "",
+        advice=". ".join(advice),
     )
 
 

@@ -26,6 +26,7 @@ Bottleneck = Literal[
     "kernel_launch",
     "host",
     "speculation",
+    "context_length",
     "offered_load",
     "none",
 ]
@@ -61,12 +62,30 @@ class Proposal:
     advice: str = ""  # what else helps, and what it costs
     from_evidence: bool = False  # observed figures show this mechanism at work
     changes: Mapping[str, Any] = field(default_factory=dict)  # what is turned, where it is more than the knob
+    was: Mapping[str, Any] = field(default_factory=dict)  # what is turned beside the knob, before
     lossy: bool = False  # the answers may change: a narrower cache, for instance
 
     @property
     def turned(self) -> dict[str, Any]:
         """The knobs to turn and their values."""
         return dict(self.changes) or {self.knob: self.after}
+
+    @property
+    def beside(self) -> dict[str, tuple[Any, Any]]:
+        """What is turned beside the knob: values before, as far as they are known, and after."""
+        own = self.knob.split(" and ")
+        return {name: (self.was.get(name), value) for name, value in self.changes.items() if name not in own}
+
+    @property
+    def text(self) -> str:
+        """`tensor_parallel_size 4 -> 2, data_parallel_size 1 -> 2 (2 copies on the same devices)`."""
+        own = f"{self.knob} {value_text(self.before)} -> {value_text(self.after)}"
+        return ", ".join([own, *beside_texts(self.beside)])
+
+    @property
+    def set_text(self) -> str:
+        """`tensor_parallel_size 2 and data_parallel_size 2`."""
+        return " and ".join(f"{name} {value_text(value)}" for name, value in self.turned.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +135,20 @@ class Verdict:
     knob: str | None = None  # None: no knob is to be turned
     before: Any = None
     after: Any = None
+    beside: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # other knobs to turn: before, after
     predicted: Mapping[str, Change] = field(default_factory=dict)
     advice: str = ""
     telling: str | None = None  # the predicted figure that counts most
     at_the_ends: str = ""  # what becomes of it where all steps are faster or slower by the declared error
     within_error: bool = False  # it holds at one end of the error and not at the other
+    unexplained: str = ""  # what is seen and no replay of the load gives
     missed: bool = False  # the targets are, and no knob mends it
+
+    @property
+    def turned(self) -> dict[str, Any]:
+        """The knobs to turn and their values."""
+        own = {} if self.knob is None else {self.knob: self.after}
+        return {**own, **{name: value for name, (_, value) in self.beside.items()}}
 
     @property
     def direction(self) -> str | None:
@@ -144,11 +171,14 @@ class Verdict:
             "from": self.before,
             "to": self.after,
             "direction": self.direction,
+            "changes": self.turned,
             "why": self.why,
             "confidence": self.confidence,
             "predicted": {name: change.to_dict() for name, change in self.predicted.items()},
+            "missed": self.missed,
             "within_error": self.within_error,
             "at_the_ends": self.at_the_ends,
+            "unexplained": self.unexplained,
         }
 
 
@@ -222,6 +252,23 @@ def _alternative(proof: Proof) -> dict[str, Any]:
         "why": told.why,
         "predicted": {name: change.to_dict() for name, change in proof.predicted.items()},
     }
+
+
+def value_text(value: Any) -> str:
+    """A knob's value as a reader sees it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "unset" if value is None else str(value)
+
+
+def beside_texts(beside: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """What is turned beside a knob, each as `data_parallel_size 1 -> 2 (2 copies on the same devices)`."""
+    texts = []
+    for name, (before, after) in beside.items():
+        told = f"{value_text(before)} -> " if before is not None else ""
+        copies = f" ({after} copies on the same devices)" if name == "data_parallel_size" else ""
+        texts.append(f"{name} {told}{value_text(after)}{copies}")
+    return texts
 
 
 def flag(knob: str) -> str:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import CamshaftError
 from ..results import Distribution, Result
-from .figures import amount, falls, figures, label_text
+from .figures import SHARES, falls, figures, moved_text, usual
 from .model import Change, Proof, Proposal
 from .rig import Rig
 from .situation import Situation, preemption_marks
 
 WORTH = 0.03  # gains below this (about 3 %) are nothing to act on
 REMEDY = 0.15  # gains below this are no remedy where nobody complains
+MOST_FIGURES = 2  # of what a second knob adds
 MOST_SECONDS = 6.0  # of processor time
 MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
 LATE_TTFT_MS = 2000.0  # half the requests wait longer for a first token: that is what is wrong
@@ -97,7 +98,12 @@ def gain(before: Result, after: Result, objective: Objective) -> float:
 def _parts(before: Result, after: Result, objective: Objective) -> dict[str, float]:
     """What each figure counts in the gain."""
     rate = _ratio(before.throughput_output_tokens_per_s, after.throughput_output_tokens_per_s)
-    parts: dict[str, float] = {}
+    served = _ratio(*(result.completed / max(1, result.requests) for result in (before, after)))
+    parts = {"served_share": served}
+    if (
+        abs(served) > WORTH
+    ):  # what is refused is of another length: the others' latencies compare with nothing
+        return parts
     if before.targets.any:
         few = NEAR_MISS * before.throughput_requests_per_s
         if beyond_chance(before, after):
@@ -120,6 +126,8 @@ def telling(before: Result, after: Result, objective: Objective) -> str:
     """The figure that counts most in the gain, or in the loss where it is one."""
     parts = _parts(before, after, objective)
     sign = 1 if sum(parts.values()) >= 0 else -1
+    if parts["served_share"] * sign > WORTH:
+        return "served_share"
     if parts.get("goodput_requests_per_s", 0.0) * sign > WORTH:
         return "goodput_requests_per_s"
     return max(parts, key=lambda name: sign * parts[name])
@@ -154,16 +162,16 @@ def predicted(
     """The figures that change, each with the range: the change itself is good to `band_percent`."""
     widest = aim is not None and aim.widest_gap
     one, other = figures(before, widest), figures(after, widest)
-    if not (before.preemptions or after.preemptions):
-        del one["preemptions"]
     return {
-        name: _change(name, value, other[name], band_percent) for name, value in one.items() if name in other
+        name: _change(name, value, other[name], band_percent)
+        for name, value in one.items()
+        if name in other and not usual(name, value, other[name])
     }
 
 
 def _change(name: str, before: float, after: float, band_percent: float) -> Change:
     spread = abs(after) * band_percent / 100
-    most = 1.0 if name == "good_share" else math.inf
+    most = 1.0 if name in SHARES else math.inf
     return Change(before=before, after=after, low=max(0.0, after - spread), high=min(most, after + spread))
 
 
@@ -180,6 +188,7 @@ def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | No
         before=f"{first.proposal.before}, {second.proposal.before}",
         after=f"{first.proposal.after}, {second.proposal.after}",
         changes={**second.proposal.turned, **first.proposal.turned},
+        was={**second.proposal.was, **first.proposal.was},
         why="both together",
     )
     found = prove(rig, [both], objective)
@@ -189,10 +198,8 @@ def best_pair(rig: Rig, proofs: list[Proof], objective: Objective) -> Proof | No
 def together(pair: Proof) -> str:
     """What two knobs gain that are turned together: `Two together gain: max_num_seqs 64 and ...: output 54 -> 93 tokens/s`."""
     name = pair.telling or "output_tokens_per_s"
-    change, (label, unit) = pair.predicted[name], label_text(name)
-    knobs = " and ".join(f"{knob} {value}" for knob, value in pair.proposal.turned.items())
-    moved = f"{label} {amount(name, change.before)} -> {amount(name, change.after)} {unit}".rstrip()
-    return f"Two together gain, {knobs}: {moved}"
+    change = pair.predicted[name]
+    return f"Two together gain, {pair.proposal.set_text}: {moved_text(name, change.before, change.after)}"
 
 
 def then_also(chosen: Proof, pair: Proof) -> str:
@@ -211,7 +218,7 @@ def then_also(chosen: Proof, pair: Proof) -> str:
         if better < -0.02 * abs(one[name]):
             return ""
         if better > 0.02 * abs(one[name]):
-            label, unit = label_text(name)
-            shown.append(f"{label} {amount(name, one[name])} -> {amount(name, two[name])} {unit}".rstrip())
+            shown.append((better / abs(one[name]), moved_text(name, one[name], two[name])))
+    best = sorted(shown, reverse=True)[:MOST_FIGURES]
     knobs = " and ".join(f"{name} {value}" for name, value in more.items())
-    return f"With {knobs} too, replayed together: {', '.join(shown)}" if shown else ""
+    return f"With {knobs} too, replayed together: {', '.join(text for _, text in best)}" if best else ""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from ...core.errors import ConfigError
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.workload import Workload
 from ...policies.registry import load_policy
-from ..cost.band import error_percent
+from ..cost.band import MOST_PERCENT, error_percent
 from ..cost.step import Scaled
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
@@ -71,7 +72,7 @@ class SimulatedRig:
 
     @property
     def band_percent(self) -> float:
-        return error_percent(self.prepared.hardware, self.prepared.shape)[0]
+        return min(MOST_PERCENT, error_percent(self.prepared.hardware, self.prepared.shape)[0])
 
     def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
         return self.steady(changes, factor).play(self.workload)
@@ -140,8 +141,9 @@ class FittedRig:
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         turned = self
         for knob, value in changes.items():
-            if knob in _TURNS:
-                turned = _TURNS[knob](turned, value)
+            if knob not in _TURNS:
+                raise ConfigError(f"{knob}: what it changes is not known from the evidence")
+            turned = _TURNS[knob](turned, value)
         policy = "continuous" if turned.params.enable_chunked_prefill is False else turned.policy
         return Setup(
             params=turned.params,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.errors import CamshaftError
@@ -35,7 +35,7 @@ class Near:
     def sentence(self) -> str:
         """`2 with max_num_batched_tokens 1024 keep it for 76% of the requests`."""
         verb = "keep" if self.servers > 1 else "keeps"
-        text = f"{self.servers:,} with {self.turned.knob} {self.turned.after} {verb} it for {self.good_share:.0%} of the requests"
+        text = f"{self.servers:,} with {self.turned.set_text} {verb} it for {self.good_share:.0%} of the requests"
         if self.error_percent:
             text += f" and would do were all steps {self.error_percent:g} % faster, which is within the error"
         return text
@@ -52,15 +52,18 @@ class Servers:
     turned: Proposal | None = None  # the turn that saves most, and what is needed with it
     turned_servers: int | None = None
     near: Near | None = None  # with one server fewer than that
+    lossy: Proposal | None = None  # a turn that saves more and may change answers, and what is needed with it
+    lossy_servers: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        turned = self.turned
+        turned, lossy = self.turned, self.lossy
         return {
             "request_rate_per_s": self.rate_per_s,
             "keep_up": self.keep_up,
             "keep_targets": self.keep_targets,
             "turned": None if turned is None else {**turned.turned, "servers": self.turned_servers},
+            "lossy": None if lossy is None else {**lossy.turned, "servers": self.lossy_servers},
         }
 
     def sentence(self) -> str:
@@ -77,7 +80,9 @@ class Servers:
             )
             text += f"; {kept} the SLO"
         if self.turned is not None and self.turned_servers is not None:
-            text += f", {self._shared(self.turned_servers)} with {self.turned.knob} {self.turned.after}"
+            text += f", {self._shared(self.turned_servers)} with {self.turned.set_text}"
+        if self.lossy is not None and self.lossy_servers is not None:
+            text += f", {self._shared(self.lossy_servers)} with {self.lossy.set_text} (answers may change)"
         text += ", by replays of equal shares of the load"
         return text if self.near is None else f"{text}; {self.near.sentence()}"
 
@@ -101,7 +106,8 @@ def servers_for(
     rate.
     """
     try:
-        return _searched(_Turns(rig, rate_per_s, propose, _lossless(proofs)), at_least)
+        found = _searched(_Turns(rig, rate_per_s, propose, _lossless(proofs)), at_least)
+        return _with_lossy(found, rig, [proof.proposal for proof in proofs if proof.proposal.lossy])
     except CamshaftError:
         return None
 
@@ -162,6 +168,18 @@ def _searched(turns: _Turns, at_least: int) -> Servers:
     return Servers(rate, enough, kept, targets.describe(), turns.holding(turned), turned, near)
 
 
+def _with_lossy(found: Servers, rig: Rig, lossy: Sequence[Proposal]) -> Servers:
+    """The servers with the first turn that may change answers, where fewer are enough with it."""
+    best = found.turned_servers or (found.keep_targets if found.targets else found.keep_up)
+    if not lossy or best == 1:
+        return found
+    server = rig.steady(lossy[0].turned)
+    needed = fewest(lambda n: server.holds(found.rate_per_s / n), 1, known=best)
+    if needed is None or needed == best:
+        return found
+    return replace(found, lossy=lossy[0], lossy_servers=needed)
+
+
 def _near(turns: _Turns, servers: int) -> Near | None:
     """What comes nearest with one server fewer, where half the requests or more are good with it."""
     rig = turns.rig
@@ -179,7 +197,7 @@ def _near(turns: _Turns, servers: int) -> Near | None:
         best = (share, proposal) if best is None or share > best[0] else best
     if best is None or best[0] < NEAR:
         return None
-    percent = min(90.0, rig.band_percent)
+    percent = rig.band_percent
     faster = rig.steady(best[1].turned, 1 - percent / 100)
     return Near(servers, best[1], best[0], percent if faster.holds(rate) else 0.0)
 

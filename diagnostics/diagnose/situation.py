@@ -31,6 +31,7 @@ UNTOLD = {
 }
 
 ASSUMED_OUTPUT = 200  # tokens of an answer, where nobody says how many
+LEAST_REUSE = 0.02  # of the prompts' tokens, below which a prefix cache spares nothing worth replaying
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,18 @@ class Situation:
         return given.summary().rate
 
     @cached_property
+    def given_up(self) -> str:
+        """That clients abort requests, and how many; empty where hardly any do."""
+        aborted, done = self.figure("aborted_per_s") or 0.0, self.figure("completed_per_s") or 0.0
+        if aborted <= 0.05 * (aborted + done):
+            return ""
+        return (
+            f"Clients give up {aborted:.2g} requests a second, {aborted / (aborted + done):.0%} of those that end: they wait "
+            "longer than the clients' timeout. What is then sent again is load that only the waiting makes: longer timeouts, "
+            "fewer retries, or a limit on the queue that refuses at once end it"
+        )
+
+    @cached_property
     def shares_prefix(self) -> bool | None:
         return self.evidence.hint("shared_prefix")
 
@@ -136,6 +149,16 @@ class Situation:
     def random_prompts(self) -> bool:
         """Whether the load is known to share no prefixes."""
         return self.shares_prefix is False or self.evidence.hint("dataset") == "random"
+
+    @cached_property
+    def reused_share(self) -> float | None:
+        """Of the prompts' tokens, those that a prefix cache was seen to spare; None where none was, or where evicted
+        sequences that are computed again count as hits, too.
+        """
+        hits = self.figure("prefix_hit_rate")
+        if not hits or hits < LEAST_REUSE or self.random_prompts or self.preempting:
+            return None
+        return hits if self.value("enable_prefix_caching") is not False else None
 
     @cached_property
     def input_tokens(self) -> int | None:

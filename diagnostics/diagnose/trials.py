@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...core.workload import Workload
 from ..simulate import Prepared, Replay
 from .choose import rig_for
-from .decide import judged, ranked
+from .decide import judged, ranked, unreachable
 from .demand import Demand, demand
 from .flags import has_knobs
 from .model import Limit, Proof, Proposal
@@ -49,6 +49,10 @@ def try_knobs(
     """Raises ConfigError or CapacityError where the load cannot be replayed as it is."""
     tell("replaying the load as it is")
     rig, limits = rig_for(situation, prepared, workload)
+    if (beyond := unreachable(situation, limits, ())) is not None:
+        tell(
+            f"the target of {beyond[0]:g} ms is below what one request takes that is alone, {beyond[1].value:.3g} ms"
+        )
     seen = rig.play({})
     objective = Objective.of(situation, seen.result)
     tell("replaying it with knobs turned, one at a time")

@@ -13,12 +13,17 @@ from ..simulate import Replay
 from .model import Bottleneck, Proposal
 from .situation import Situation
 
+MOST_SLOTS = 1024  # vLLM's own default on large devices
+LESS_LEFT = (
+    "gpu_memory_utilization 0.95 leaves little for NCCL and neighbours: watch for out-of-memory errors"
+)
 CHUNK = 2048  # prompt tokens a step, where the budget that is given is that of whole prompts
 
 
 def turns(situation: Situation, seen: Replay) -> list[Proposal]:
     """One or two turns of each knob that could matter to what the replay as it is shows."""
     return [
+        *_length(situation, seen),
         *_slots(situation, seen),
         *_fewer_at_once(situation, seen),
         *_budget(situation, seen),
@@ -46,13 +51,32 @@ def _turn(
     return Proposal(bottleneck=bottleneck, knob=knob, before=before, after=after, why=why, lossy=lossy)
 
 
+def _length(s: Situation, seen: Replay) -> Iterator[Proposal]:
+    """The context that the longest request needs, where some are refused for their length."""
+    limit, result = s.value("max_model_len"), seen.result
+    longest = max((record.input_tokens for record in seen.records), default=0)
+    if not result.failed or not isinstance(limit, int) or longest < limit:
+        return
+    wanted = longest + max(record.output_tokens for record in seen.records)
+    yield Proposal(
+        bottleneck="context_length",
+        knob="max_model_len",
+        before=limit,
+        after=-(-wanted // 1024) * 1024,
+        why=f"{result.failed / result.requests:.0%} of the requests are refused: prompts have up to {longest:,} tokens and "
+        f"max_model_len is {limit:,}",
+        from_evidence=True,
+    )
+
+
 def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
     slots = int(s.value("max_num_seqs"))
     most = int(seen.log.column("running").max(initial=0))
     waits = float(seen.log.column("waiting").max(initial=0)) > 0
     if most >= slots and waits and not _nobody_waits(s):
-        wanted = min(s.concurrency or 2 * slots, s.fits_sequences or sys.maxsize)
-        for after in dict.fromkeys((max(wanted, slots + 1), 2 * slots)):
+        clients = s.concurrency or (s.workload.concurrency if s.workload is not None else None)
+        most = min(clients or sys.maxsize, s.fits_sequences or _held(seen), MOST_SLOTS)
+        for after in sorted({2 * slots, max(slots + 1, min(4 * slots, most)), max(slots + 1, most)}):
             yield _turn(
                 "admission_cap",
                 "max_num_seqs",
@@ -71,6 +95,12 @@ def _slots(s: Situation, seen: Replay) -> Iterator[Proposal]:
                     after,
                     f"{seen.result.preemptions} preemptions in the replay: more is admitted than the cache holds to the end",
                 )
+
+
+def _held(seen: Replay) -> int:
+    """Full sequences of the load's mean length that the cache holds."""
+    done = [r.input_tokens + r.output_tokens for r in seen.records if r.error is None]
+    return int(seen.kv_tokens * len(done) / sum(done)) if done else sys.maxsize
 
 
 def _fewer_at_once(s: Situation, seen: Replay) -> Iterator[Proposal]:
@@ -159,17 +189,21 @@ def _chunking(s: Situation, seen: Replay) -> Iterator[Proposal]:
         yield replace(
             whole,
             changes={"enable_chunked_prefill": True, "max_num_batched_tokens": chunk},
+            was={"max_num_batched_tokens": int(s.value("max_num_batched_tokens"))},
             advice=f"With --max-num-batched-tokens {chunk}, the size of a chunk",
         )
 
 
 def _smaller_budgets(s: Situation, seen: Replay, budget: int, most: float) -> list[int]:
-    """A quarter of the budget, and what keeps a step within the target between tokens."""
+    """A quarter of the budget, and what keeps a step within the target between tokens.
+
+    That and twice as much: steps are shorter where fewer requests run at once than in the replay that misses it.
+    """
     found = [max(256, budget // 4)] if budget > 512 and most > budget / 4 else []
     if s.targets.itl_ms is not None:
         within = _within(seen, s.targets.itl_ms)
         if within is not None and 64 <= within < budget:
-            found.insert(0, within)
+            found[:0] = [size for size in (within, 2 * within) if size < budget]
     return list(dict.fromkeys(found))
 
 
@@ -243,7 +277,7 @@ def _cache(s: Situation) -> Iterator[Proposal]:
     now = float(s.value("gpu_memory_utilization") or 0.9)
     why = "requests wait for KV blocks"
     if now < 0.949:
-        yield _turn("kv_capacity", "gpu_memory_utilization", now, 0.95, why)
+        yield replace(_turn("kv_capacity", "gpu_memory_utilization", now, 0.95, why), advice=LESS_LEFT)
     dtype = str(s.value("kv_cache_dtype") or "auto")
     if "fp8" not in dtype:
         yield _turn(
@@ -261,6 +295,7 @@ def _parallel(s: Situation, seen: Replay) -> Iterator[Proposal]:
             before=size,
             after=size // 2,
             changes={"tensor_parallel_size": size // 2, "data_parallel_size": 2 * copies},
+            was={"data_parallel_size": copies},
             why=f"{share:.0%} of each step the devices exchange their parts of a layer",
-            advice=f"The freed devices run another copy: --data-parallel-size {2 * copies}",
+            advice=f"The freed devices run another copy: the figures are of {2 * copies} copies on the same devices",
         )

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from ..diagnose.figures import amount, label_text
-from ..diagnose.model import Change, Report
+from ..diagnose.model import Change, Report, beside_texts, value_text
 from ..results import Distribution
 from ..simulate import Replay
 from .svg import Line, Spread, over_time, spreads
@@ -24,7 +24,6 @@ from .text import (
     moved,
     range_text,
     spelled,
-    value_text,
 )
 
 BINS = 240
@@ -65,6 +64,8 @@ def _verdict(report: Report) -> list[str]:
     if verdict.knob is not None:
         parts.append(f"<p>{escape(_sentence(verdict.why))}</p>")
         parts.append(f"<p><b>How:</b> <code>{escape(spelled(verdict))}</code></p>")
+    if verdict.unexplained not in verdict.why:
+        parts.append(f"<p><b>But</b> {escape(_sentence(verdict.unexplained))}</p>")
     if verdict.at_the_ends:
         parts.append(f"<p><b>Error:</b> {escape(_sentence(verdict.at_the_ends))}</p>")
     if verdict.advice:
@@ -224,7 +225,7 @@ def _latencies(before: Replay, after: Replay | None) -> str:
 def _alternatives(report: Report) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(p.proposal.knob)}</code></td><td>{escape(value_text(p.proposal.before))} &rarr; "
-        f"{escape(value_text(p.proposal.after))}</td><td>{escape(p.proposal.bottleneck)}</td>"
+        f"{escape(', '.join([value_text(p.proposal.after), *beside_texts(p.proposal.beside)]))}</td><td>{escape(p.proposal.bottleneck)}</td>"
         f"<td>{escape(p.worth)}</td><td>{escape(moved(p))}</td></tr>"
         for p in report.alternatives
     )

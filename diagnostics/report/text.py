@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..diagnose.figures import amount, falls, label_text, number
-from ..diagnose.model import DEFAULT_AT_FAULT, Change, Limit, Proof, Report, Verdict, flag
+from ..diagnose.figures import amount, falls, label_text, moved_text, number
+from ..diagnose.model import (
+    DEFAULT_AT_FAULT,
+    Change,
+    Limit,
+    Proof,
+    Report,
+    Verdict,
+    beside_texts,
+    flag,
+    value_text,
+)
 from ..simulate import PART_NAMES
 
 _BOTTLENECKS = {
@@ -26,6 +36,7 @@ _BOTTLENECKS = {
     "kernel_launch": "kernels are launched one by one",
     "host": "the host works and the device waits",
     "speculation": "drafts that are not accepted",
+    "context_length": "requests are longer than the configuration admits",
     "offered_load": "more load than one server carries",
 }
 
@@ -38,15 +49,41 @@ def render(report: Report) -> str:
 def headline(verdict: Verdict) -> str:
     """One line: the knob, its value now and next, and the change it is worth; or why there is none."""
     if verdict.knob is None:
-        sure = " [within the error]" if verdict.within_error else ""
+        sure = f" [{', '.join(doubts)}]" if (doubts := _doubts(verdict)) else ""
         return f"{_without_knob(verdict)}: {verdict.why}{sure}"
     verb = {"raise": "raise", "lower": "lower", "on": "turn on", "off": "turn off"}.get(
         verdict.direction or "", "set"
     )
     best = _best(verdict.predicted, verdict.telling)
     told = f": {change_text(*best)}" if best else ""
-    sure = f"{verdict.confidence}, within the error" if verdict.within_error else verdict.confidence
-    return f"{verb} {verdict.knob} from {value_text(verdict.before)} to {value_text(verdict.after)}{told} [{sure}]"
+    if best and (price := _price(verdict.predicted)):
+        told += f", but {price}"
+    sure = ", ".join(filter(None, [verdict.confidence, *_doubts(verdict)]))
+    turned = f"{verdict.knob} from {value_text(verdict.before)} to {value_text(verdict.after)}"
+    return f"{verb} {', '.join([turned, *beside_texts(verdict.beside)])}{told} [{sure}]"
+
+
+MAIN = ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "tpot_mean_ms", "output_tokens_per_s")
+CLEARLY = 1.25  # times worse: worth a word in one line
+
+
+def _price(predicted: Mapping[str, Change]) -> str:
+    """The main figure that gets clearly worse, the one that does most; empty where none does."""
+    rows = [(_times_worse(name, predicted[name]), name) for name in MAIN if name in predicted]
+    times, name = max(rows, default=(0.0, ""))
+    return moved_text(name, predicted[name].before, predicted[name].after) if times >= CLEARLY else ""
+
+
+def _times_worse(name: str, change: Change) -> float:
+    before, after = max(change.before, 1.0), max(change.after, 1.0)  # below a millisecond nothing matters
+    return after / before if falls(name) else before / after
+
+
+def _doubts(verdict: Verdict) -> list[str]:
+    """What a reader of one line must know of how sure it is."""
+    told = ["within the error"] if verdict.within_error else []
+    beside = verdict.unexplained and verdict.unexplained not in verdict.why
+    return [*told, "not all that is seen is explained"] if beside else told
 
 
 def _without_knob(verdict: Verdict) -> str:
@@ -56,6 +93,8 @@ def _without_knob(verdict: Verdict) -> str:
         return "no knob alone is enough"
     if verdict.confidence == "thin":
         return "no verdict"
+    if verdict.bottleneck in ("weight_bandwidth", "compute"):
+        return "the target is out of reach"
     return "no knob is wrong" + (
         f" ({_BOTTLENECKS[verdict.bottleneck]})" if verdict.bottleneck != "none" else ""
     )
@@ -71,6 +110,8 @@ def _lines(report: Report) -> Iterator[str]:
     if verdict.knob is not None:
         yield f"why: {verdict.why}."
         yield f"how: {spelled(verdict)}"
+    if verdict.unexplained not in verdict.why:
+        yield f"but: {verdict.unexplained}."
     if verdict.advice:
         yield f"also: {verdict.advice}."
     yield from _predicted(report)
@@ -193,17 +234,20 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
 
 
 def spelled(verdict: Verdict) -> str:
-    """The option as a command line takes it."""
-    assert verdict.knob is not None
-    name = flag(verdict.knob)
-    if verdict.knob == "num_speculative_tokens":
-        inner = f'{{"num_speculative_tokens": {verdict.after}, ...}}'
-        return f"--speculative-config '{inner}'" if verdict.after else "remove --speculative-config"
-    if verdict.after is True:
+    """The options as a command line takes them."""
+    return " ".join(_option(knob, value) for knob, value in verdict.turned.items())
+
+
+def _option(knob: str, value: Any) -> str:
+    name = flag(knob)
+    if knob == "num_speculative_tokens":
+        inner = f'{{"num_speculative_tokens": {value}, ...}}'
+        return f"--speculative-config '{inner}'" if value else "remove --speculative-config"
+    if value is True:
         return name
-    if verdict.after is False:
+    if value is False:
         return f"remove {name}, or --no-{name.removeprefix('--')}"
-    return f"{name} {verdict.after}"
+    return f"{name} {value}"
 
 
 def _best(predicted: Mapping[str, Change], telling: str | None = None) -> tuple[str, Change] | None:
@@ -277,30 +321,20 @@ def _row(name: str, change: Change, turned: bool) -> list[str]:
     return [*cells, amount(name, change.after), _span(name, change.low, change.high)] if turned else cells
 
 
-def value_text(value: Any) -> str:
-    """A knob's value as a reader sees it."""
-    return (
-        {True: "on", False: "off", None: "unset"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
-
-
 def _alternatives(proofs: tuple[Proof, ...]) -> Iterator[str]:
     if not proofs:
         return
     yield ""
     yield "other knobs, replayed (best first):"
     for proof in proofs:
-        told = proof.proposal
-        yield f"  {told.knob} {value_text(told.before)} -> {value_text(told.after)}: {proof.worth}"
+        yield f"  {proof.proposal.text}: {proof.worth}"
         if proof.worth != "nothing to gain" and (changed := moved(proof)):
             yield f"    {changed}"
 
 
 _SHOWN = (
     "ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "output_tokens_per_s", "goodput_requests_per_s", "good_share",
-    "preemptions",
+    "served_share", "preemptions",
 )  # fmt: skip
 
 
@@ -310,9 +344,7 @@ def moved(proof: Proof) -> str:
     for name in _SHOWN:
         change = proof.predicted.get(name)
         if change is not None and abs(change.after - change.before) > 0.02 * abs(change.before):
-            label, unit = label_text(name)
-            told = f"{label} {amount(name, change.before)} -> {amount(name, change.after)} {unit}"
-            parts.append(told.rstrip())
+            parts.append(moved_text(name, change.before, change.after))
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.diagnose import Report
 
 Examine = Callable[..., Report]
@@ -139,3 +140,57 @@ def test_nothing_known_is_said_and_not_guessed(examine: Examine) -> None:
     assert (verdict.bottleneck, verdict.knob, verdict.confidence) == ("none", None, "thin")
     assert "--gpu" in verdict.why
     assert "--log" in verdict.why
+
+
+def _closed(clients: int, inputs: int, outputs: int, requests: int = 32) -> Workload:
+    arrival = {"kind": "closed", "concurrency": clients, "requests": requests}
+    return load_workload({"arrival": arrival, "input_tokens": inputs, "output_tokens": outputs})
+
+
+def test_requests_that_are_too_long_are_given_room(examine: Examine) -> None:
+    mixed = load_workload(
+        {
+            "arrival": {"kind": "closed", "concurrency": 4, "requests": 32},
+            "input_tokens": {"uniform": [1000, 6000]},
+            "output_tokens": 32,
+        }
+    )
+    config = {"model": "Qwen/Qwen3-8B", "max_model_len": 4096}
+    verdict = examine(config, gpu="H100", version="0.18.0", workload=mixed).verdict
+    assert (verdict.bottleneck, verdict.knob, verdict.direction) == (
+        "context_length",
+        "max_model_len",
+        "raise",
+    )
+    assert verdict.after >= 6000 + 32 - 200
+    assert verdict.predicted["served_share"].after == 1.0
+
+
+def test_clients_that_are_too_few_are_the_limit_and_a_full_server_is_not(examine: Examine) -> None:
+    config = {"model": "Qwen/Qwen3-8B", "max_model_len": 4096}
+    few = examine(config, gpu="H100", version="0.18.0", workload=_closed(4, 200, 64)).verdict
+    assert few.knob is None
+    assert "The clients are the limit: 4 at once" in few.why
+    queued = examine(
+        {**config, "max_num_seqs": 4}, gpu="H100", version="0.18.0", workload=_closed(4, 200, 64)
+    )
+    assert "The clients are the limit" not in queued.verdict.why  # more of them would wait for the slots
+
+
+def test_a_floor_that_a_turn_lowers_is_none(examine: Examine) -> None:
+    talk = {"kind": "sessions", "sessions": 12, "turns": 8, "rate": 0.3, "think_s": 1}
+    load = load_workload(
+        {"arrival": talk, "input_tokens": 900, "output_tokens": 60, "shared_prefix_tokens": 4000}
+    )
+    config = {"model": "Qwen/Qwen3-8B", "max_model_len": 32768, "enable_prefix_caching": False}
+    verdict = examine(config, gpu="A100-80GB", version="0.18.0", workload=load, slo="ttft=700ms").verdict
+    assert (verdict.bottleneck, verdict.knob) == ("repeated_prefill", "enable_prefix_caching")
+
+
+def test_clients_that_give_up_are_told_of(examine: Examine) -> None:
+    seen = {"completed_req_s": 2, "aborted_req_s": 2, "waiting": 80, "running": 60, "queue_growth_per_s": 0}
+    load = {"request_rate": 4, "input_len": 1000, "output_len": 200}
+    report = examine(
+        {"model": "Qwen/Qwen3-8B", "max_model_len": 8192}, {**seen, **load}, gpu="L40S", version="0.18.0"
+    )
+    assert "Clients give up 2 requests a second, 50% of those that end" in report.verdict.advice

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft.core.errors import EvidenceError
-from camshaft.diagnostics.diagnose import read_subject
+from camshaft.diagnostics.diagnose import Subject, read_subject
 from camshaft.diagnostics.diagnose.choose import prepared_for, rig_for
 from camshaft.diagnostics.diagnose.limits import hardware_limits
 from camshaft.diagnostics.diagnose.load import fitted_load
@@ -18,8 +18,12 @@ COMMAND = "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
 LENGTHS = {"input_tokens": tuple(range(100, 10_100, 100)), "output_tokens": tuple(range(2, 202, 2))}
 
 
+def _subject(evidence: Evidence) -> Subject:
+    return read_subject(COMMAND, evidence, gpu="H100")
+
+
 def _situation(evidence: Evidence) -> Situation:
-    subject = read_subject(COMMAND, evidence, gpu="H100")
+    subject = _subject(evidence)
     return Situation(subject, evidence, Targets(), subject.given)
 
 
@@ -68,3 +72,28 @@ def test_an_idle_server_has_no_load_to_replay() -> None:
         rig_for(_situation(idle), None, None)
     asked = Evidence(load=[LoadHints(request_rate_per_s=2.0)]).merge(idle)
     assert rig_for(_situation(asked), None, None)[0].workload.summary().rate == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("reused", [0.4, 0.7])
+def test_what_a_prefix_cache_was_seen_to_spare_is_spared_in_the_replay(reused: float) -> None:
+    """Whether all prompts are equally long or as a page tells them; the first of each group computes it."""
+    seen = {"prefix_hit_rate": reused, "waiting": 0.0, "running": 20.0}
+    equal = Evidence(load=[LoadHints(input_tokens=3000, output_tokens=20, request_rate_per_s=9.0)])
+    for evidence in (equal.merge(observed_mapping(seen, "p")), _between_pages(completed_per_s=6.0, **seen)):
+        rig, _ = rig_for(_situation(evidence), prepared_for(_subject(evidence), evidence, Targets()), None)
+        assert any(f"spares the {reused:.0%}" in line for line in rig.assumptions)
+        cache = rig.play({}).result.kv
+        assert cache is not None
+        assert cache.hit_rate == pytest.approx(reused, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("figures", "shares"),
+    [({"preemptions": 40.0}, None), ({"prefix_hit_rate": 0.01}, None), ({}, False)],
+    ids=["evicted", "hardly", "random"],
+)
+def test_hits_that_are_no_reuse_are_not_replayed(figures: dict[str, float], shares: bool | None) -> None:
+    seen = {"prefix_hit_rate": 0.4, "running": 20.0, "waiting": 3.0}
+    load = LoadHints(input_tokens=3000, output_tokens=150, concurrency=20, shared_prefix=shares)
+    evidence = Evidence(load=[load]).merge(observed_mapping(seen | figures, "p"))
+    assert fitted_load(_situation(evidence)).workload.shape.shared_prefix_tokens == 0

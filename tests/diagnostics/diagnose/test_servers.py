@@ -76,6 +76,19 @@ def test_servers_that_keep_up_and_that_keep_the_targets_are_told_apart() -> None
     assert told["turned"]["max_num_batched_tokens"] < 2048
     assert told["turned"]["servers"] < told["keep_targets"]
     assert f"{told['keep_targets']:,} (" in report.verdict.why
+    assert "from 0 to 0" not in report.verdict.why
+
+
+def test_slots_are_raised_as_far_as_they_help_before_servers_are_counted() -> None:
+    """Eight slots leave this server a fourth of what it gets through, twice as many a half."""
+    subject = read_subject("h100-8b", Evidence(), overrides=("max_num_seqs=8",))
+    load = load_workload("chat").at_rate(8.0)
+    report = diagnose(subject, Evidence(), workload=load, targets=parse_targets("ttft=1s,tpot=40ms"))
+    assert report.verdict.knob == "max_num_seqs"
+    assert report.verdict.after >= 32
+    assert report.after is not None
+    assert report.after.result.keeps_targets
+    assert report.servers == {}
 
 
 def test_without_targets_servers_are_those_that_keep_up() -> None:

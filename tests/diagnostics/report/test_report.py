@@ -30,8 +30,8 @@ KEYS = [
     "as_it_is",
 ]
 VERDICT_KEYS = [
-    "bottleneck", "default_at_fault", "knob", "from", "to", "direction", "why", "confidence", "predicted",
-    "within_error", "at_the_ends",
+    "bottleneck", "default_at_fault", "knob", "from", "to", "direction", "changes", "why", "confidence", "predicted",
+    "missed", "within_error", "at_the_ends", "unexplained",
 ]  # fmt: skip
 
 
