@@ -302,9 +302,9 @@ class _Watch:
 
 def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
     """The byte floor of one stream; None on a GPU or for an unknown model."""
+    from ..core.arithmetic.quantization import quantization_named
+    from ..core.arithmetic.sizes import weight_bytes
     from ..core.config import find_hardware, find_shape, load_config, resolve
-    from ..core.quantization import quantization_named
-    from ..core.sizes import weight_bytes
     from ..diagnostics.bench.floor import Floor
 
     loaded = load_config(source, overrides)

@@ -186,8 +186,8 @@ def _kept(result: Any) -> dict[str, Any]:
 def _prepare(config: str, options: dict[str, Any]) -> Prepared:
     from dataclasses import replace
 
+    from ..core.arithmetic.model_sheets import shape_named
     from ..core.config import find_shape
-    from ..core.model_sheets import shape_named
     from ..diagnostics.compat.releases.versions import resolve
     from ..diagnostics.inputs import read_config, refusals
     from ..diagnostics.results import parse_targets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .arithmetic.shape import ModelShape, read_shape
 from .config import (
     LoadedConfig,
     Resolved,
@@ -17,7 +18,6 @@ from .config import (
 )
 from .engine import Engine
 from .errors import ConfigError, ModelError
-from .shape import ModelShape, read_shape
 
 
 def resolve_for_serving(

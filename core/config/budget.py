@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeVar
 
-from ..errors import ConfigError
-from ..graph_sizes import capture_sizes
-from ..memory import (
+from ..arithmetic.graph_sizes import capture_sizes
+from ..arithmetic.memory import (
     DeviceMemory,
     MemoryBudget,
     MemoryRule,
@@ -14,9 +13,10 @@ from ..memory import (
     memory_budget,
     row_state_bytes,
 )
-from ..memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA
-from ..served import served_shape
-from ..shape import ModelShape
+from ..arithmetic.memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA
+from ..arithmetic.served import served_shape
+from ..arithmetic.shape import ModelShape
+from ..errors import ConfigError
 from .hardware import Hardware
 from .resolve import Resolved
 from .schema import ServeConfig

@@ -6,11 +6,11 @@ import os
 import re
 from pathlib import Path
 
+from ..arithmetic.memory import MemoryBudget
+from ..arithmetic.model_sheets import sheet_of, sheet_shape
+from ..arithmetic.rope_scaling import CHANGING_ROPES, rope_kind
+from ..arithmetic.shape import ModelShape, read_shape
 from ..errors import CamshaftError, CapacityError, ConfigError, ModelError
-from ..memory import MemoryBudget
-from ..model_sheets import sheet_of, sheet_shape
-from ..rope_scaling import CHANGING_ROPES, rope_kind
-from ..shape import ModelShape, read_shape
 from .budget import memory_of
 from .hardware import Hardware, find_cpu
 from .resolve import Resolved, resolve

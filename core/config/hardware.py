@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...kernels.threads import usable_cores
-from ..memory import GIB
+from ..arithmetic.memory import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

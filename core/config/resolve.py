@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from ...policies.base import PolicyError
 from ...policies.registry import PolicyFile, load_policy
+from ..arithmetic.memory import GIB
+from ..arithmetic.shape import ModelShape
 from ..errors import ConfigError
-from ..memory import GIB
-from ..shape import ModelShape
 from .conflicts import chunks, refuse_policy_conflicts
 from .hardware import Hardware
 from .schema import ServeConfig

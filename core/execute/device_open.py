@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..arithmetic.memory import Measured
 from ..errors import CapacityError
-from ..memory import Measured
 from ..model.batch import PagedCache
 from ..model.registry import obstacle
 from ..sample.on_device import DeviceSampler

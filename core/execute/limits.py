@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..memory import Measured
+from ..arithmetic.memory import Measured
 from ..model.base import Model
 
 

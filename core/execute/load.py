@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...kernels.threads import usable_cores
+from ..arithmetic.memory import DeviceMemory, Measured, memory_budget
+from ..arithmetic.shape import ModelShape
 from ..config.budget import Kind, graph_sizes, memory_settings, rule_of
 from ..config.hardware import Hardware, find_cpu, find_gpu
 from ..errors import CapacityError, ConfigError
-from ..memory import DeviceMemory, Measured, memory_budget
 from ..model.base import Model
 from ..model.fp8 import FP8_CAPABILITY
 from ..model.loading.hub import locate
 from ..model.registry import obstacle
 from ..model.select import model_shape, open_model
-from ..shape import ModelShape
 from .accelerator import CatchOutOfMemory, accelerator_of
 from .limits import Limits, Loaded
 

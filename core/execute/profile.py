@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..memory import GIB, Measured
+from ..arithmetic.memory import GIB, Measured
 from ..model.base import Model
 from ..model.batch import ForwardBatch, PagedCache
 from ..request import SamplingParams

@@ -16,7 +16,7 @@ class RowState:
     """Known tokens and block table of each permanent row, on the device.
 
     tokens: int64 [rows + 1, max_model_len + 1]; tables: int32 [rows + 1, max_blocks]. The last row is nobody's:
-    what padding writes goes there. (`core.memory.row_state_bytes` counts them.)
+    what padding writes goes there. (`core.arithmetic.memory.row_state_bytes` counts them.)
     """
 
     def __init__(

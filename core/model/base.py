@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from ..shape import ModelShape
+from ..arithmetic.shape import ModelShape
 from .batch import ForwardBatch, PagedCache
 
 

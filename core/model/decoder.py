@@ -12,7 +12,7 @@ import torch
 from ...kernels.dispatch import has_numba
 from ...kernels.paged_attention import paged_attention
 from ...kernels.rope_kv_write import rope_kv_write
-from ..shape import ModelShape
+from ..arithmetic.shape import ModelShape
 from .base import WeightSource
 from .batch import ForwardBatch, PagedCache
 from .layers import Buffers, Workspace, load_layer

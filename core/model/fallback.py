@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..arithmetic.shape import ModelShape
 from ..errors import ModelError
-from ..shape import ModelShape
 from .batch import ForwardBatch, PagedCache
 from .finite import all_finite, may_be_damaged, require_finite, total
 from .loading import open_weights

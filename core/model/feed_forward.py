@@ -11,7 +11,7 @@ from ...kernels.experts import Experts, route
 from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
 from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear
-from ..shape import ModelShape
+from ..arithmetic.shape import ModelShape
 from .residual import Residual
 from .weights import Loader
 

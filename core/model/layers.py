@@ -8,7 +8,7 @@ import torch
 
 from ...kernels.linear import Linear
 from ...kernels.rope_kv_write import HeadNorm
-from ..shape import ModelShape
+from ..arithmetic.shape import ModelShape
 from .feed_forward import GPT_OSS, FeedForward, load_feed_forward
 from .weights import Loader
 

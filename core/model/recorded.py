@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..shape import ModelShape
+from ..arithmetic.shape import ModelShape
 from .batch import ForwardBatch, PagedCache
 from .layers import Buffers, Workspace
 

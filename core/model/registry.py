@@ -6,9 +6,9 @@ from math import inf
 
 import torch
 
+from ..arithmetic.rope_scaling import rope_kind
+from ..arithmetic.shape import ModelShape
 from ..errors import ModelError
-from ..rope_scaling import rope_kind
-from ..shape import ModelShape
 from .base import Model, WeightSource
 from .decoder import Decoder
 from .feed_forward import CLAMPED_SWIGLU, GPT_OSS, MIXTURES

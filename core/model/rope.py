@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ..arithmetic.shape import ModelShape
 from ..errors import ModelError
-from ..shape import ModelShape
 
 Scaling = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..arithmetic.shape import ModelShape, shape_from_config
 from ..errors import ModelError
-from ..shape import ModelShape, shape_from_config
 from ..tokenizer import eos_token_ids
 from .base import Model
 from .feed_forward import MIXTURES

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..arithmetic.rope_scaling import rope_kind, rope_of
+from ..arithmetic.served import served_shape
+from ..arithmetic.shape import ModelShape, shape_from_config
 from ..errors import ModelError
-from ..rope_scaling import rope_kind, rope_of
-from ..served import served_shape
-from ..shape import ModelShape, shape_from_config
 from .plugged_attention import AskedLayer, plug_into, register
 
 if TYPE_CHECKING:

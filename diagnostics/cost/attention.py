@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...core.products import latent_head_dims
-from ...core.quantization import dtype_bytes
-from ...core.shape import ModelShape
-from ...core.sizes import kv_bytes_per_token_per_layer
+from ...core.arithmetic.products import latent_head_dims
+from ...core.arithmetic.quantization import dtype_bytes
+from ...core.arithmetic.shape import ModelShape
+from ...core.arithmetic.sizes import kv_bytes_per_token_per_layer
 from .hardware import HardwareSheet
 
 Curve = TypeVar("Curve")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.shape import ModelShape
+from ...core.arithmetic.shape import ModelShape
 from .hardware import HardwareSheet
 
 # Times the error of other mixtures. GLM's 4.5 and 4.6 come out 27 % too fast on A100 (GPUStack, performance lab), 73 % on

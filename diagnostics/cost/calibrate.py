@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...core.memory import GIB
-from ...core.shape import ModelShape
+from ...core.arithmetic.memory import GIB
+from ...core.arithmetic.shape import ModelShape
 from .hardware import HardwareSheet
 from .machine import Machine
 from .step import CostSettings, StepCost

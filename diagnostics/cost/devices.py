@@ -108,8 +108,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def hardware_of(device: Device) -> Hardware:
     """A device of the table as the machine that a configuration is resolved for."""
+    from ...core.arithmetic.memory import GIB
     from ...core.config.hardware import Hardware
-    from ...core.memory import GIB
 
     whole = int(device.compute_capability)
     return Hardware(

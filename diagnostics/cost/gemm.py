@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ...core.products import Gemm
-from ...core.quantization import Quantization, dtype_bytes
+from ...core.arithmetic.products import Gemm
+from ...core.arithmetic.quantization import Quantization, dtype_bytes
 from .hardware import HardwareSheet
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from ...core.arithmetic.memory import GIB
 from ...core.errors import EvidenceError
-from ...core.memory import GIB
 from .devices import FOLDER, UnknownDevice, find_device, read_mapping, without_count
 
 

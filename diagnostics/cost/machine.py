@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arithmetic.products import Gemm, dense_gemms, head_gemm
+from ...core.arithmetic.quantization import dtype_bytes
+from ...core.arithmetic.shape import ModelShape
+from ...core.arithmetic.sizes import kv_bytes_per_token
 from ...core.errors import CapacityError, ConfigError
-from ...core.products import Gemm, dense_gemms, head_gemm
-from ...core.quantization import dtype_bytes
-from ...core.shape import ModelShape
-from ...core.sizes import kv_bytes_per_token
 from .fit import relative_nnls
 from .probe import Point
 

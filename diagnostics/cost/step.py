@@ -11,11 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ...core.memory import quantization_for
-from ...core.products import ExpertSplit, Gemm, dense_gemms, expert_gemms, expert_split, head_gemm
-from ...core.quantization import UNQUANTIZED, dtype_bytes
-from ...core.shape import ModelShape
-from ...core.sizes import resolve_kv_dtype
+from ...core.arithmetic.memory import quantization_for
+from ...core.arithmetic.products import ExpertSplit, Gemm, dense_gemms, expert_gemms, expert_split, head_gemm
+from ...core.arithmetic.quantization import UNQUANTIZED, dtype_bytes
+from ...core.arithmetic.shape import ModelShape
+from ...core.arithmetic.sizes import resolve_kv_dtype
 from .attention import AttentionTimer
 from .exchange import all_reduce_us
 from .gemm import GemmTimer

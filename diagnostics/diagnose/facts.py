@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.memory import GIB
+from ...core.arithmetic.memory import GIB
 from ..evidence import Evidence, described
 from ..simulate import Prepared
 from ..simulate.engines import NEWEST_VLLM

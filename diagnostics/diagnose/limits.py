@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.memory import GIB
-from ...core.sizes import WeightBytes
+from ...core.arithmetic.memory import GIB
+from ...core.arithmetic.sizes import WeightBytes
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost

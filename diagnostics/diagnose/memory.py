@@ -6,8 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from ...core.arithmetic.memory import GIB, MemoryBudget
 from ...core.errors import CamshaftError
-from ...core.memory import GIB, MemoryBudget
 from ..evidence import Event
 from .flags import has_knobs, refused_options
 from .model import Bottleneck, Change, Verdict, flag

@@ -11,12 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ...core.arithmetic.model_sheets import model_names, shape_named
+from ...core.arithmetic.shape import ModelShape
 from ...core.config import LoadedConfig, ServeConfig, find_source, load_config, preset_names
 from ...core.config.sources import vllm_names
 from ...core.errors import CamshaftError, ConfigError
-from ...core.model_sheets import model_names, shape_named
 from ...core.places import read_yaml
-from ...core.shape import ModelShape
 from ..compat.checks.context import Context
 from ..compat.facts.unknown import Unknown
 from ..compat.inputs.base import Configuration

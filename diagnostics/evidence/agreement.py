@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...core.arithmetic.model_sheets import shape_named
+from ...core.arithmetic.shape import ModelShape
 from ...core.errors import CamshaftError, EvidenceError
-from ...core.model_sheets import shape_named
-from ...core.shape import ModelShape
 from .model import Evidence, Setting
 
 # Knobs that change what a server does with a load; a port or a key may differ as it likes.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.arithmetic.model_sheets import default_sampling, shape_named
+from ...core.arithmetic.shape import ModelShape
 from ...core.config import Effective
-from ...core.model_sheets import default_sampling, shape_named
-from ...core.shape import ModelShape
 from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import CostSettings, StepCost

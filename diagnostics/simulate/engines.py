@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...core.arithmetic.graph_sizes import capture_sizes, vllm_capture_sizes
+from ...core.arithmetic.memory import MemoryRule
+from ...core.arithmetic.memory_rules import sorts_logits, vllm_rule
 from ...core.config import rule_of
-from ...core.graph_sizes import capture_sizes, vllm_capture_sizes
-from ...core.memory import MemoryRule
-from ...core.memory_rules import sorts_logits, vllm_rule
 from ...core.releases import vllm_release
 from ..cost.hardware import HardwareSheet
 

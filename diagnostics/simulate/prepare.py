@@ -9,6 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...core.arithmetic.memory import (
+    GIB,
+    MemoryBudget,
+    MemorySettings,
+    request_kv_bytes,
+)
+from ...core.arithmetic.model_sheets import shape_named
+from ...core.arithmetic.served import served_shape
+from ...core.arithmetic.shape import ModelShape
 from ...core.config import (
     Effective,
     LoadedConfig,
@@ -23,16 +32,7 @@ from ...core.config.hardware import Hardware
 from ...core.engine import scheduler_params
 from ...core.errors import ConfigError
 from ...core.execute.base import Capacity
-from ...core.memory import (
-    GIB,
-    MemoryBudget,
-    MemorySettings,
-    request_kv_bytes,
-)
-from ...core.model_sheets import shape_named
 from ...core.schedule.scheduler import SchedulerParams
-from ...core.served import served_shape
-from ...core.shape import ModelShape
 from ...core.workload import Workload
 from ..cost.band import error_percent
 from ..cost.hardware import HardwareSheet

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ...core.arithmetic.model_sheets import shape_named
 from ...core.config import load_config
 from ...core.errors import CamshaftError, EvidenceError
-from ...core.model_sheets import shape_named
 from ...core.workload import load_workload
 from ..cost.hardware import load_hardware
 from ..results import SATURATED_TTFT_MS, Distribution, Result

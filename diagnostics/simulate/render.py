@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from ...core.memory import GIB
+from ...core.arithmetic.memory import GIB
 from ...core.workload import Workload
 from ..bench.render import milliseconds, print_result
 from ..results import Distribution, Result, Targets

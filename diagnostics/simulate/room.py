@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...core.arithmetic.memory import GIB, DeviceMemory, Measured, MemoryBudget, MemorySettings, memory_budget
+from ...core.arithmetic.shape import ModelShape
 from ...core.errors import ConfigError
-from ...core.memory import GIB, DeviceMemory, Measured, MemoryBudget, MemorySettings, memory_budget
-from ...core.shape import ModelShape
 from ..cost.hardware import HardwareSheet
 from .engines import EngineKind
 

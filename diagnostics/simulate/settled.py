@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.arithmetic.quantization import DESCRIBED_BY_CHECKPOINT
+from ...core.arithmetic.shape import ModelShape
 from ...core.config import Effective, LoadedConfig, load_config
 from ...core.errors import ConfigError
-from ...core.quantization import DESCRIBED_BY_CHECKPOINT
 from ...core.releases import vllm_release
-from ...core.shape import ModelShape
 from ..cost.hardware import HardwareSheet
 from .engines import NEWEST_VLLM, EngineKind, vllm_defaults
 

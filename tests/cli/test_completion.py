@@ -10,9 +10,9 @@ from click.shell_completion import CompletionItem, ShellComplete
 from click.testing import CliRunner
 
 from camshaft.cli.main import main
+from camshaft.core.arithmetic.model_sheets import model_names
 from camshaft.core.config import ServeConfig, preset_names
 from camshaft.core.model.loading.demo import demo_models
-from camshaft.core.model_sheets import model_names
 from camshaft.core.workload import workload_names
 from camshaft.diagnostics.compat.checks.codes import all_codes
 from camshaft.diagnostics.compat.releases.table import load

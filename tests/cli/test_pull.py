@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from camshaft.cli.pull import pull as command
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.errors import ModelError
 from camshaft.core.model.loading import demo, hub, open_weights
-from camshaft.core.shape import read_shape
 from camshaft.core.tokenizer import Tokenizer
 
 NAME = "tiny-demo"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from camshaft.core.quantization import quantization_named
-from camshaft.core.shape import ModelShape
-from camshaft.core.sizes import weight_bytes
+from camshaft.core.arithmetic.quantization import quantization_named
+from camshaft.core.arithmetic.shape import ModelShape
+from camshaft.core.arithmetic.sizes import weight_bytes
 
 
 def parameters(shape: ModelShape) -> tuple[float, float]:

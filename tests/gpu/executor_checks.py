@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from tests.core.execute.device_support import Driver, FakeAccelerator, Running, int32
 
-from camshaft.core.errors import OutOfMemory
-from camshaft.core.execute.accelerator import Cuda
-from camshaft.core.execute.limits import Limits, Loaded
-from camshaft.core.execute.torch_executor import TorchExecutor
-from camshaft.core.graph_sizes import capture_sizes
-from camshaft.core.memory import (
+from camshaft.core.arithmetic.graph_sizes import capture_sizes
+from camshaft.core.arithmetic.memory import (
     DeviceMemory,
     Measured,
     MemorySettings,
     memory_budget,
 )
-from camshaft.core.memory_rules import CAMSHAFT_CUDA
+from camshaft.core.arithmetic.memory_rules import CAMSHAFT_CUDA
+from camshaft.core.arithmetic.shape import shape_from_config
+from camshaft.core.errors import OutOfMemory
+from camshaft.core.execute.accelerator import Cuda
+from camshaft.core.execute.limits import Limits, Loaded
+from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.registry import build
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
-from camshaft.core.shape import shape_from_config
 
 from .check import Check, Place
 from .model_checks import KINDS, behind, check_near, logits_of, models

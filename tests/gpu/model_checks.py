@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from camshaft.core.arithmetic.shape import shape_from_config
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.registry import build
-from camshaft.core.shape import shape_from_config
 from camshaft.kernels import dispatch
 
 from .check import TOLERANCE, Check, Place, compare, seed_all

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from camshaft.core.arithmetic.shape import shape_from_config
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.registry import build
-from camshaft.core.shape import shape_from_config
 from camshaft.kernels.fp8 import FP8
 
 SIZES: dict[str, dict[str, int]] = {

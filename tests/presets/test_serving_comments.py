@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 import camshaft
+from camshaft.core.arithmetic.memory import GIB, MemoryBudget
+from camshaft.core.arithmetic.sizes import WeightBytes
 from camshaft.core.config import load_config, preset_names, resolve
 from camshaft.core.config.fit import find_shape, memory_of
 from camshaft.core.config.hardware import Hardware
-from camshaft.core.memory import GIB, MemoryBudget
-from camshaft.core.sizes import WeightBytes
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.step import StepCost

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ....core.arithmetic.shape import ModelShape, shape_from_config
 from ....core.config import (
     UNSUPPORTED,
     LoadedConfig,
@@ -18,7 +19,6 @@ from ....core.config import (
 from ....core.config.hardware import Hardware
 from ....core.errors import CapacityError, ConfigError, ModelError
 from ....core.places import Place
-from ....core.shape import ModelShape, shape_from_config
 from ...cost.devices import hardware_of
 from ..facts.sheets import ARITHMETIC
 from .combinations import memory_not_looked_at

@@ -1,4 +1,4 @@
-"""What the name of a model tells of it, by the sheets of `core.model_sheets`.
+"""What the name of a model tells of it, by the sheets of `core.arithmetic.model_sheets`.
 
 A name that is a sheet's own (`Qwen/Qwen3-8B`, `Qwen/Qwen3-8B-FP8`) has all of its facts. One that only looks like it,
 such as a finetune, has the sizes, and not what relatives differ in: context length, modalities, type.
@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ....core.model_sheets import read_sheet, sheet_of, sheet_shape
+from ....core.arithmetic.model_sheets import read_sheet, sheet_of, sheet_shape
 
 if TYPE_CHECKING:
-    from ....core.shape import ModelShape
+    from ....core.arithmetic.shape import ModelShape
 
 # The sheet's whole config, for arithmetic alone.
 ARITHMETIC = "sheet_config"

@@ -1,6 +1,6 @@
 """The start-up memory of a release, as facts for its rules: what is left for the KV cache, and what one request needs.
 
-The arithmetic is `core.memory`'s, with vLLM's way of counting at the release: requested = total x utilisation; the
+The arithmetic is `core.arithmetic.memory`'s, with vLLM's way of counting at the release: requested = total x utilisation; the
 KV cache gets what weights, the profiling peak and (from 0.20.0, by default) captured graphs leave of it; start-up
 fails when nothing is left or one request of `max_model_len` does not fit (0.18.0 v1/worker/gpu_worker.py:387-440 and
 v1/core/kv_cache_utils.py:623-641, 0.33.0 v1/worker/gpu_worker.py:641-820 and v1/core/kv_cache_planning.py:57-77).
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core import memory
+from ....core.arithmetic import memory
+from ....core.arithmetic.graph_sizes import vllm_capture_sizes
+from ....core.arithmetic.memory import GIB
+from ....core.arithmetic.memory_rules import vllm_rule
+from ....core.arithmetic.shape import shape_from_config
 from ....core.errors import CamshaftError
-from ....core.graph_sizes import vllm_capture_sizes
-from ....core.memory import GIB
-from ....core.memory_rules import vllm_rule
-from ....core.shape import shape_from_config
 from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from camshaft.core.arithmetic.shape import ModelShape, shape_from_config
 from camshaft.core.config import (
     Hardware,
     ServeConfig,
@@ -23,7 +24,6 @@ from camshaft.core.config import (
 )
 from camshaft.core.config.resolve import Resolved
 from camshaft.core.errors import CapacityError, ConfigError
-from camshaft.core.shape import ModelShape, shape_from_config
 
 GIB = 1 << 30
 CPU = Hardware(kind="cpu", name="cpu", memory_bytes=16 * GIB, count=2)

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.config import (
     Hardware,
     Purpose,
@@ -26,7 +27,6 @@ from camshaft.core.config import (
 )
 from camshaft.core.config.sources import vllm_names
 from camshaft.core.errors import CamshaftError, ConfigError
-from camshaft.core.model_sheets import shape_named
 
 
 def write(folder: Path, text: str) -> Path:

@@ -13,6 +13,7 @@ from device_support import ROWS, Driver, FakeAccelerator, Running, int32
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
 from camshaft.core.execute.device_steps import DeviceStep
@@ -26,7 +27,6 @@ from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import Request, SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
-from camshaft.core.shape import read_shape
 from camshaft.policies.registry import load_policy
 
 CPU = torch.device("cpu")

@@ -13,6 +13,9 @@ import pytest
 import torch
 from device_support import FakeAccelerator
 
+from camshaft.core.arithmetic.graph_sizes import capture_sizes
+from camshaft.core.arithmetic.memory import DeviceMemory, Measured
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.config import ServeConfig
 from camshaft.core.config.budget import Kind, graph_sizes
 from camshaft.core.engine import Engine
@@ -21,15 +24,12 @@ from camshaft.core.execute.accelerator import out_of_memory_reason
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.load import limits_of, weights_that_fit
 from camshaft.core.execute.torch_executor import TorchExecutor
-from camshaft.core.graph_sizes import capture_sizes
-from camshaft.core.memory import DeviceMemory, Measured
 from camshaft.core.model.base import Model
 from camshaft.core.model.batch import ForwardBatch
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import Request, SamplingParams
 from camshaft.core.schedule.plan import StepPlan
-from camshaft.core.shape import read_shape
 from camshaft.policies.registry import load_policy
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

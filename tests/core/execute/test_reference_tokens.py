@@ -10,13 +10,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.execute.limits import Limits, Loaded
 from camshaft.core.execute.torch_executor import TorchExecutor
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import FINISH_LENGTH, Request, SamplingParams
 from camshaft.core.schedule.scheduler import Scheduler, SchedulerParams
-from camshaft.core.shape import read_shape
 from camshaft.policies.registry import load_policy
 
 LENGTHS = [10, 11, 15, 16, 17, 24, 31, 40, 64, 65, 90, 128, 150, 200, 256, 333, 400, 600, 1000, 2000]

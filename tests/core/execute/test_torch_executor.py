@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from camshaft.core.arithmetic.memory import DeviceMemory
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.config import Hardware, ServeConfig, load_config, resolve
 from camshaft.core.errors import CapacityError, ConfigError, EngineError
 from camshaft.core.execute.cache import allocate_cache, copy_blocks
 from camshaft.core.execute.limits import Limits
 from camshaft.core.execute.load import device_of, dtype_of, limits_of
 from camshaft.core.execute.torch_executor import TorchExecutor
-from camshaft.core.memory import DeviceMemory
 from camshaft.core.model.base import Model
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
-from camshaft.core.shape import read_shape
 
 CPU = torch.device("cpu")
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from camshaft.core.arithmetic.served import served_shape
+from camshaft.core.arithmetic.shape import read_shape
+from camshaft.core.arithmetic.sizes import kv_bytes_per_token, weight_bytes
 from camshaft.core.errors import ModelError
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.select import model_shape, open_model
-from camshaft.core.served import served_shape
-from camshaft.core.shape import read_shape
-from camshaft.core.sizes import kv_bytes_per_token, weight_bytes
 
 CPU = torch.device("cpu")
 SLIDING = {

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from camshaft.core.arithmetic.shape import ModelShape, read_shape, shape_from_config
 from camshaft.core.errors import ModelError
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.layers import window_of
@@ -17,7 +18,6 @@ from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build, obstacle
 from camshaft.core.model.rope import inverse_frequencies
 from camshaft.core.model.select import model_shape, open_model
-from camshaft.core.shape import ModelShape, read_shape, shape_from_config
 
 CPU = torch.device("cpu")
 BLOCK = 8

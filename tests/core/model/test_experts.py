@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from camshaft.core.arithmetic.shape import ModelShape
 from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.decoder import Decoder
 from camshaft.core.model.feed_forward import DenseFeedForward, ExpertFeedForward, has_experts
 from camshaft.core.model.select import model_shape, open_model
-from camshaft.core.shape import ModelShape
 from camshaft.kernels.experts import make_experts, route
 from camshaft.kernels.experts.fp8 import Fp8Experts
 

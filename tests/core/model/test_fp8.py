@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from camshaft.core.arithmetic.shape import ModelShape
 from camshaft.core.errors import ModelError
 from camshaft.core.model import fp8
 from camshaft.core.model.batch import ForwardBatch, PagedCache
@@ -20,7 +21,6 @@ from camshaft.core.model.fp8 import matrix_linear, obstacle_in
 from camshaft.core.model.registry import build
 from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.model.weights import Loader
-from camshaft.core.shape import ModelShape
 from camshaft.kernels.experts.fp8 import Fp8Experts
 from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight, quantize_weight
 

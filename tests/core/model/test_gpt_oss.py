@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.errors import ModelError
 from camshaft.core.model.base import Model
 from camshaft.core.model.batch import ForwardBatch, PagedCache
@@ -26,7 +27,6 @@ from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.loading.safetensors import SafetensorsWeights
 from camshaft.core.model.rope import cos_sin_table
 from camshaft.core.model.select import model_shape, open_model
-from camshaft.core.shape import read_shape
 
 CPU = torch.device("cpu")
 BLOCK, BLOCKS_EACH = 4, 16

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.model.batch import ForwardBatch, PagedCache
 from camshaft.core.model.loading import open_weights
 from camshaft.core.model.registry import build
-from camshaft.core.shape import read_shape
 
 CPU = torch.device("cpu")
 BLOCK, BLOCKS = 8, 100

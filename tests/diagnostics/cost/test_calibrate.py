@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
+from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.errors import CapacityError, ConfigError
 from camshaft.core.execute.base import Capacity
-from camshaft.core.model_sheets import shape_named
 from camshaft.core.schedule.plan import StepPlan, StepResult
 from camshaft.diagnostics.cost.calibrate import cpu_settings, machine_sheet, measure_machine, with_trial
 from camshaft.diagnostics.cost.fit import write_sheet

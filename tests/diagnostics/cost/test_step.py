@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.core.model_sheets import shape_named
-from camshaft.core.products import Gemm, dense_gemms
-from camshaft.core.quantization import UNQUANTIZED, quantization_named
-from camshaft.core.shape import shape_from_config
-from camshaft.core.sizes import weight_bytes
+from camshaft.core.arithmetic.model_sheets import shape_named
+from camshaft.core.arithmetic.products import Gemm, dense_gemms
+from camshaft.core.arithmetic.quantization import UNQUANTIZED, quantization_named
+from camshaft.core.arithmetic.shape import shape_from_config
+from camshaft.core.arithmetic.sizes import weight_bytes
 from camshaft.diagnostics.cost import gemm
 from camshaft.diagnostics.cost.band import error_percent
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.config import load_config
-from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.diagnose.limits import hardware_limits

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.config import load_config
 from camshaft.core.errors import EvidenceError
-from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.simulate import EngineKind, prepare

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.config import ServeConfig, load_config
 from camshaft.core.config.sources import vllm_names
 from camshaft.core.errors import CapacityError, ConfigError
-from camshaft.core.model_sheets import shape_named
 from camshaft.core.workload import load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.step import StepCost

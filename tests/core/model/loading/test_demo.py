@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.model.loading import demo, open_weights
-from camshaft.core.shape import read_shape
 
 
 def test_every_entry_is_complete() -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from camshaft.core.arithmetic.shape import read_shape
 from camshaft.core.errors import ModelError
 from camshaft.core.model.loading import hub, open_weights
 from camshaft.core.model.loading.gguf import GgufWeights, hugging_face_name, open_gguf
 from camshaft.core.model.loading.gguf_config import config_from_gguf
-from camshaft.core.shape import read_shape
 from camshaft.core.tokenizer import Tokenizer
 
 KINDS = ("llama", "qwen2", "qwen3")

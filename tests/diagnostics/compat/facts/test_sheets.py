@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.core.model_sheets import FOLDER
+from camshaft.core.arithmetic.model_sheets import FOLDER
 from camshaft.diagnostics.compat.checks.findings import Result
 from camshaft.diagnostics.compat.facts.model_input import read_model
 from camshaft.diagnostics.compat.facts.sheets import ARITHMETIC, sheet_facts, with_sheet

@@ -67,7 +67,7 @@ def test_one_request_of_full_length() -> None:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.floats(0.05, 0.98), st.integers(1, 8))
 def test_what_the_budget_does_not_fit_is_always_told(utilization: float, length_k: int) -> None:
-    """The rules speak wherever `core.memory` misses memory: as an error beyond the estimate's error, else a warning."""
+    """The rules speak wherever `core.arithmetic.memory` misses memory: as an error beyond the estimate's error, else a warning."""
     flags: dict[str, Any] = {"gpu_memory_utilization": utilization, "max_model_len": length_k * 16384}
     scope = Scope(load("vllm"), "0.33.0", facts("0.33.0", LLAMA_8B, "H100", **flags))
     missing = max(scope("memory.request_gib") - scope("memory.kv_gib"), 0)

@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import load_file
 from tiny_models import DEEPSEEK_V3, GPT_OSS, write_in_mxfp4
 
+from camshaft.core.arithmetic.memory import GIB, MemoryBudget
+from camshaft.core.arithmetic.model_sheets import shape_named
+from camshaft.core.arithmetic.served import served_shape
+from camshaft.core.arithmetic.shape import read_shape
+from camshaft.core.arithmetic.sizes import kv_bytes_per_token, weight_bytes
 from camshaft.core.config import load_config, resolve
 from camshaft.core.config.budget import memory_of
 from camshaft.core.config.hardware import Hardware
 from camshaft.core.errors import CapacityError
 from camshaft.core.execute.cache import allocate_cache
 from camshaft.core.execute.limits import Limits
-from camshaft.core.memory import GIB, MemoryBudget
 from camshaft.core.model.fallback import FallbackModel
 from camshaft.core.model.select import model_shape
-from camshaft.core.model_sheets import shape_named
-from camshaft.core.served import served_shape
-from camshaft.core.shape import read_shape
-from camshaft.core.sizes import kv_bytes_per_token, weight_bytes
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.step import StepCost
 from camshaft.diagnostics.simulate import EngineKind, prepare

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from .errors import CapacityError
+from ..errors import CapacityError
 from .products import expert_split
 from .quantization import Quantization, dtype_bytes, stored_quantization
 from .shape import ModelShape

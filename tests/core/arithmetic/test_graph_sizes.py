@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.core.graph_sizes import vllm_capture_sizes
+from camshaft.core.arithmetic.graph_sizes import vllm_capture_sizes
 
 EIGHTS = (1, 2, 4, *range(8, 513, 8))
 WIDE = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .errors import ConfigError
-from .releases import vllm_release
+from ..errors import ConfigError
+from ..releases import vllm_release
 
 LARGEST = 512  # no larger batch is captured where nobody says so
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from parameters import parameters
 
+from camshaft.core.arithmetic.model_sheets import FOLDER, model_names, read_sheet, shape_named
 from camshaft.core.config import find_shape
 from camshaft.core.errors import ModelError
-from camshaft.core.model_sheets import FOLDER, model_names, read_sheet, shape_named
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelError
+from ..errors import ModelError
 from .rope_scaling import CHANGING_ROPES, rope_kind, rope_of
 
 LARGEST = 10**9  # of every size and count

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.core.errors import CapacityError, ConfigError
-from camshaft.core.graph_sizes import vllm_capture_sizes
-from camshaft.core.memory import (
+from camshaft.core.arithmetic.graph_sizes import vllm_capture_sizes
+from camshaft.core.arithmetic.memory import (
     GIB,
     DeviceMemory,
     Measured,
@@ -18,8 +17,9 @@ from camshaft.core.memory import (
     MemorySettings,
     memory_budget,
 )
-from camshaft.core.memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA, vllm_rule
-from camshaft.core.shape import ModelShape, shape_from_config
+from camshaft.core.arithmetic.memory_rules import CAMSHAFT_CPU, CAMSHAFT_CUDA, vllm_rule
+from camshaft.core.arithmetic.shape import ModelShape, shape_from_config
+from camshaft.core.errors import CapacityError, ConfigError
 
 H100 = DeviceMemory(total_bytes=int(79.18 * GIB))
 LLAMA_8B = {

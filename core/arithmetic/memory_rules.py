@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..releases import vllm_release
 from .memory import GIB, MemoryRule
-from .releases import vllm_release
 
 CAMSHAFT_CUDA = MemoryRule(
     name="camshaft (cuda)",

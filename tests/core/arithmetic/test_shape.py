@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parameters import parameters
 
-from camshaft.core.errors import ModelError
-from camshaft.core.model.layers import window_of
-from camshaft.core.model.registry import obstacle
-from camshaft.core.products import dense_gemms, expert_gemms
-from camshaft.core.quantization import quantization_named, stored_quantization
-from camshaft.core.shape import LARGEST, read_shape, shape_from_config
-from camshaft.core.sizes import (
+from camshaft.core.arithmetic.products import dense_gemms, expert_gemms
+from camshaft.core.arithmetic.quantization import quantization_named, stored_quantization
+from camshaft.core.arithmetic.shape import LARGEST, read_shape, shape_from_config
+from camshaft.core.arithmetic.sizes import (
     kv_bytes_per_token,
     kv_bytes_per_token_per_layer,
     resolve_kv_dtype,
     weight_bytes,
 )
+from camshaft.core.errors import ModelError
+from camshaft.core.model.layers import window_of
+from camshaft.core.model.registry import obstacle
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],

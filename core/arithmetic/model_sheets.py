@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from .errors import EvidenceError, ModelError
-from .places import Loader
+from ..errors import EvidenceError, ModelError
+from ..places import Loader
 from .shape import ModelShape, read_shape, shape_from_config
 
-FOLDER = Path(__file__).resolve().parents[1] / "presets" / "models"
+FOLDER = Path(__file__).resolve().parents[2] / "presets" / "models"
 
 
 class ModelSheet(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""A model on paper: shapes, bytes, and where a device's memory goes. Torch-free."""
