@@ -76,7 +76,7 @@ def _when_needed(context: Context) -> Iterator[Finding]:
         from .checks.served import served_findings
 
         yield from served_findings(context)
-    if context.configuration.gpus is not None:
+    if context.configuration.gpus:
         from .checks.devices import device_findings
 
         yield from device_findings(context)

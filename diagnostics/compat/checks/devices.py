@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from .context import Context
@@ -12,14 +13,15 @@ SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
 def device_findings(context: Context) -> Iterator[Finding]:
-    """A server whose workers take more GPUs than its container asks for, and that no other node lends any."""
+    """A server whose workers take more GPUs than its container asks for, and that no other node lends any.
+
+    One that asks for none runs on something else.
+    """
     gpus, values = context.configuration.gpus, context.values
     sizes = {name: values[name] for name in SIZES if isinstance(values.get(name), int)}
-    wanted = 1
-    for size in sizes.values():
-        wanted *= size
+    wanted = math.prod(sizes.values())
     elsewhere = values.get("distributed_executor_backend") not in (None, "mp") or "nnodes" in values
-    if context.engine != "vllm" or gpus is None or wanted <= gpus or elsewhere:
+    if context.engine != "vllm" or not gpus or wanted <= gpus or elsewhere:
         return
     flags = tuple("--" + name.replace("_", "-") for name in sizes)
     given = " and ".join(f"{flag} {size}" for flag, size in zip(flags, sizes.values(), strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..inputs.base import Entry
+from ..inputs.base import Configuration, Entry
 from ..parsing.arguments import Argument
 from ..parsing.parser import Misuse, Use
 from ..releases import history
@@ -311,7 +311,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
         if isinstance(use.option.origins[0], Entry) or use.flag.kind == "append":
             continue
         before = first.setdefault(use.flag.name, use)
-        if before is not use and before.value != use.value:
+        if before is not use and before.value != use.value and _may_meet(context.configuration, before, use):
             yield Finding(
                 code="FL-15",
                 severity="warning",
@@ -323,6 +323,12 @@ def _repeated(context: Context) -> Iterator[Finding]:
                 evidence="argparse keeps the last value",
             )
             first[use.flag.name] = use
+
+
+def _may_meet(configuration: Configuration, one: Use, other: Use) -> bool:
+    """Whether two options are given at once in some run: those of two branches of a script need not be."""
+    here, there = (configuration.blocks_at(use.option.origins[0].start) for use in (one, other))
+    return here <= there or there <= here
 
 
 def _pairs(context: Context) -> Iterator[Finding]:

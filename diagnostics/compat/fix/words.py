@@ -82,15 +82,12 @@ def _check_runs(
     within: Sequence[Word | EnvSetting],
 ) -> None:
     """Whatever it replaces must be in no branch, loop or function that `at` is not in; what it joins, in the same."""
-    new = _blocks(configuration, at.start)
-    same = all(_blocks(configuration, word.start) == new for word in beside)
-    if not same or not all(_blocks(configuration, part.start) <= new for part in within):
-        where = next(part.place for part in within if _blocks(configuration, part.start) != new)
+    blocks_at = configuration.blocks_at
+    new = blocks_at(at.start)
+    same = all(blocks_at(word.start) == new for word in beside)
+    if not same or not all(blocks_at(part.start) <= new for part in within):
+        where = next(part.place for part in within if blocks_at(part.start) != new)
         raise CannotFix(f"{where}: {edit.flag} would be given under another condition; edit it by hand")
-
-
-def _blocks(configuration: Configuration, offset: int) -> set[int]:
-    return {index for index, block in enumerate(configuration.blocks) if block.holds(offset)}
 
 
 def _check_shared(

@@ -159,6 +159,10 @@ class Configuration(msgspec.Struct):
     # The parts of its shell text that run under a condition, or more than once.
     blocks: list[Block] = []
 
+    def blocks_at(self, offset: int) -> set[int]:
+        """Which of the `blocks` hold what stands at `offset` of the shell text."""
+        return {index for index, block in enumerate(self.blocks) if block.holds(offset)}
+
     @property
     def start_place(self) -> Place:
         """Where the configuration begins: the place of findings that have no better one."""

@@ -115,17 +115,15 @@ class ManifestReader:
         if configuration is None:
             return
         for server in [configuration, *started[1:]]:
-            server.gpus = _gpus(self.tree, nodes) if self._single or "modelURL" in nodes else None
+            server.gpus = _gpus(self.tree, nodes) if self._stands_alone(nodes) else None
             server.notes += [unread_environment(name) for name in unread]
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
             configuration.typed = True
-            if (
-                v1 := self.tree.get(settings, "v1")
-            ) is not None:  # the production stack's charts set this by it
-                configuration.env.setdefault(
-                    "VLLM_USE_V1", EnvSetting("VLLM_USE_V1", text_of(v1), self.tree.place(v1))
-                )
+            v1 = self.tree.get(settings, "v1")
+            if v1 is not None:  # the production stack's charts set the variable by it
+                chosen = EnvSetting("VLLM_USE_V1", text_of(v1), self.tree.place(v1))
+                configuration.env.setdefault(chosen.name, chosen)
             extra = self.tree.get(settings, "extraArgs")
             if extra is not None:
                 configuration.words += self._words(extra)
@@ -134,6 +132,12 @@ class ManifestReader:
                 configuration.entry_point = "serve"
                 configuration.words = [*self._words(model)[:1], *configuration.words]
         self.found += [(named, server) for server in [configuration, *started[1:]]]
+
+    def _stands_alone(self, nodes: dict[str, yaml.Node]) -> bool:
+        """Whether one pod is all there is of a server: by its kind, or in the production stack's chart without Ray."""
+        ray = nodes.get("raySpec")
+        spread = None if ray is None else self.tree.get(ray, "enabled")
+        return self._single or ("modelURL" in nodes and (text_of(spread) or "").lower() != "true")
 
     def _roles(self, settings: yaml.MappingNode) -> bool:
         """Take in settings that are kept by role (srt-slurm's `vllm_config: {prefill: ..., decode: ...}`)."""

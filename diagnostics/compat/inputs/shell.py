@@ -29,7 +29,8 @@ class Shell(msgspec.Struct):
 
     source: Source
     variables: dict[str, Value] = {}
-    arrays: dict[str, list[Word]] = {}
+    # Of each array its words, with where each was put into it.
+    arrays: dict[str, list[tuple[int, Word]]] = {}
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
     # Every block met, those that are open, and what variables were inside the open `if` and `case`.
@@ -103,10 +104,10 @@ class Shell(msgspec.Struct):
             return
         name = match.group().rstrip("=").rstrip("+")
         if word.array is not None:
-            items = [item for raw in word.array for item in self.expand(raw, style="array")]
+            items = [(raw.start, item) for raw in word.array for item in self.expand(raw, style="array")]
             old = self.arrays.get(name, [])
             if not match.group(1):  # what another branch gives is worth checking too
-                old = [item for item in old if self._is_beside(item.start)]
+                old = [item for item in old if self._is_beside(item[0])]
             self.arrays[name] = old + items
             return
         value = self._value(word, match.end())
@@ -184,7 +185,7 @@ class Shell(msgspec.Struct):
         if len(word.pieces) == 1 and word.pieces[0].kind == "variable":
             name = word.pieces[0].name
             if name in self.arrays:
-                return list(self.arrays[name])
+                return [item for _, item in self.arrays[name]]
         simple = all(piece.kind == "text" for piece in word.pieces)
         if simple:
             text = "".join(c for piece in word.pieces for c, _ in piece.chars)

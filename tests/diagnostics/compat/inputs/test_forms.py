@@ -334,6 +334,24 @@ def test_arrays_of_every_branch_are_read() -> None:
     assert words(found) == ["m", "-q", "3", "-q", "4"]
     found = one(script + 'A=(-q 5)\nvllm serve m "${A[@]}"\n', "a.sh")
     assert words(found) == ["m", "-q", "5"]
+    script = 'N=8\nif x; then A=(-q 3 -p "$N"); else A=(-q "$N"); fi\nB=(-r 1 "${A[@]}")\n'
+    found = one(script + 'vllm serve m "${B[@]}"\n', "a.sh")
+    assert words(found) == ["m", "-r", "1", "-q", "3", "-p", "8", "-q", "8"]
+
+
+@pytest.mark.parametrize(
+    ("script", "twice"),
+    [
+        ("if x; then A=(--seed 1); else A=(--seed 2); fi", 0),
+        ("if x; then A=(--seed 1); fi; if y; then A+=(--seed 2); fi", 0),
+        ("A=(--seed 1); if x; then A+=(--seed 2); fi", 1),
+        ("if x; then A=(--seed 1); fi; A+=(--seed 2)", 1),
+        ("A=(--seed 1 --seed 2)", 1),
+    ],
+)
+def test_options_of_two_branches_are_not_given_twice(script: str, twice: int) -> None:
+    (result,) = check_all([one(f'{script}\nvllm serve m "${{A[@]}}"\n', "a.sh")], targets=["0.33.0"])
+    assert [finding.code for finding in result.findings].count("FL-15") == twice
 
 
 def test_a_variable_with_an_unknown_part_is_exported_unknown() -> None:
@@ -545,6 +563,8 @@ def test_a_chart_that_chooses_the_engine_sets_its_variable() -> None:
         ("Pod", "--tensor-parallel-size=2, -pp=2", 4, True),
         ("Pod", "--tensor-parallel-size=2, --distributed-executor-backend=ray", 1, True),
         ("LeaderWorkerSet", "--tensor-parallel-size=2", 1, True),
+        ("Pod", "--seed=1", 0, True),
+        ("Pod", "--tensor-parallel-size=2", 0, True),
     ],
 )
 def test_workers_need_as_many_gpus_as_the_container_has(
@@ -557,3 +577,10 @@ def test_workers_need_as_many_gpus_as_the_container_has(
     (result,) = check_all([one(text, "a.yaml")], targets=["0.33.0"])
     assert result.starts is starts
     assert [f.code for f in result.findings if f.stops] == ([] if starts else ["IN-05"])
+
+
+@pytest.mark.parametrize(("spread", "starts"), [("", False), (", raySpec: {enabled: true}", True)])
+def test_a_chart_with_ray_spreads_a_server_over_pods(spread: str, starts: bool) -> None:
+    entry = f"modelURL: m, requestGPU: 1, vllmConfig: {{pipelineParallelSize: 2}}{spread}"
+    (result,) = check_all([one(f"modelSpec:\n- {{{entry}}}\n", "values.yaml")], targets=["0.33.0"])
+    assert result.starts is starts
