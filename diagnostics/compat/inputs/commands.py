@@ -157,6 +157,8 @@ class CommandReader:
         if container is not None:
             env.update({setting.name: setting for setting in container.env})
             after = words[container.begin :]
+            if container.runs_shell(after) and not any(holds_server(word.text) for word in after):
+                return
             if not container.executes and not any(holds_server(word.text) for word in after):
                 serves = bool(after) and after[0].text == "serve"
                 self._add(
@@ -176,6 +178,7 @@ class CommandReader:
                 continue
             inner = CommandReader(self.source, self.label, list(env.values()), prose=True)
             inner.shell.variables |= self.shell.variables
+            inner.shell.expanded = word.opaque
             inner.shell.blocks = self.shell.blocks
             inner.sourced = self.sourced
             chars = word_characters(word)

@@ -16,6 +16,9 @@ IMAGE = re.compile(r"(?:^|/)[\w.-]*vllm[\w.-]*(?::(?:[\w.-]*(?:\$|\{\{).+|[\w.-]
 # server: LMCache's does, Dynamo's runtime starts whatever command it is given.
 OTHERS = {"lmcache/vllm-openai": True, "vllm-runtime": False}
 CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
+# What else than containers they create.
+OBJECTS = frozenset({"buildx", "context", "manifest", "network", "volume"})
+SHELLS = frozenset({"bash", "python", "python3", "sh", "zsh"})
 # Options of `docker run` that take no value; every other option takes one.
 RUN_SWITCHES = frozenset((
     "-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "--rm",
@@ -61,6 +64,11 @@ class Container(msgspec.Struct):
     entry: str | None
     executes: bool = False
 
+    def runs_shell(self, after: Sequence[Word]) -> bool:
+        """Whether what follows the image goes to a shell or an interpreter: by its `--entrypoint`, or as a command."""
+        first = after[0].text if after and not starts_itself(self.image) else ""
+        return basename(self.entry or first) in SHELLS
+
 
 def find_container(words: Sequence[Word]) -> Container | None:
     """The container that these words run, when its image is a vLLM one."""
@@ -68,7 +76,7 @@ def find_container(words: Sequence[Word]) -> Container | None:
     if runner is None:
         return None
     run = next((i for i in range(runner + 1, len(words)) if words[i].text in ("run", "create", "exec")), None)
-    if run is None:
+    if run is None or any(word.text in OBJECTS for word in words[runner + 1 : run]):
         return None
     executes = words[run].text == "exec"
     entry: str | None = None

@@ -16,6 +16,8 @@ from .lexer import ASSIGNMENT, Char, Piece, RawWord
 # The value of a variable: literal text, and parts that only a run could tell.
 Value = list[Piece]
 OPTIONS = re.compile(r"(^|\s)-")
+# What documentation writes for words that it leaves out.
+OMITTED = ("...", "\N{HORIZONTAL ELLIPSIS}")
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\(\)|[;&()\n]")
 # The blocks of which only some runs give what they hold; the other kinds are loops, functions and subshells.
 BRANCHES = frozenset({"if", "case", "test"})
@@ -33,6 +35,8 @@ class Shell(msgspec.Struct):
     arrays: dict[str, list[tuple[int, Word]]] = {}
     exported: dict[str, EnvSetting] = {}
     export_all: bool = False
+    # Whether the text is what another shell has expanded, so that a `$` in it stands for something unknown.
+    expanded: bool = False
     # Every block met, those that are open, and what variables were inside the open `if` and `case`.
     blocks: list[Block] = []
     open: list[Block] = []
@@ -226,6 +230,7 @@ class Shell(msgspec.Struct):
         return words
 
     def _word(self, text: str, start: int, end: int, opaque: bool, style: Style) -> Word:
+        opaque = opaque or text in OMITTED or (self.expanded and "$" in text)
         return Word(text, self.source.place(start), self.source, start, end, opaque, style)
 
 

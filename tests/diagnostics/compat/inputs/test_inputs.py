@@ -316,6 +316,9 @@ def test_systemd_unit() -> None:
         ("echo hello\n", "a.sh"),
         ("vllm bench latency --model m\n", "a.sh"),
         ('FROM debian\nCMD ["bash"]\n', "Dockerfile"),
+        ("docker manifest create vllm/vllm-openai:latest --amend vllm/vllm-openai:v1-arm64\n", "a.sh"),
+        ("docker run --entrypoint /bin/bash -it vllm/vllm-openai:v0.18.0 -c 'pip list'\n", "a.sh"),
+        ("docker run --rm ci/vllm:build bash -c 'cp -r dist /host'\n", "a.sh"),
     ],
 )
 def test_what_holds_no_server_is_refused(text: str, name: str) -> None:
@@ -367,9 +370,13 @@ def test_what_a_comment_names_is_not_run(comment: str) -> None:
         ("vllm serve <model> --port <PORT> -tp 2", ["<model>", "--port", "<PORT>", "-tp", "2"]),
         ("vllm serve m --host=http://<ip>:80", ["m", "--host=http://<ip>:80"]),
         ("vllm serve m <in.txt >out.txt --port 1", ["m", "--port", "1"]),
+        ("vllm serve m --port 1 ...", ["m", "--port", "1", "..."]),
+        ('B="vllm serve m --chat-template \'$T\'"; eval "$B"', ["m", "--chat-template", "$T"]),
+        ("sh -c \"vllm serve m --chat-template '$T'\"", ["m", "--chat-template", "$T"]),
+        ("vllm serve m --chat-template '{x}'", ["m", "--chat-template", "{x}"]),
     ],
 )
 def test_placeholders_are_words_nobody_can_know(command: str, words: list[str]) -> None:
     (configuration,) = read_command(command)
     assert [word.text for word in configuration.words] == words
-    assert all(word.opaque == ("<" in word.text) for word in configuration.words)
+    assert all(word.opaque == bool(re.search(r"[<$]|[.]{3}", word.text)) for word in configuration.words)
