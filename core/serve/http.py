@@ -7,9 +7,10 @@ take is bounded where it is read (`body.py`), how long an answer may take by `re
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
+from typing import Any
 
+import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -30,15 +31,38 @@ LOOK_AGAIN_S = 0.25  # for a reset, where a client has sent its end of file
 # request that is on its way meets a closed door.
 KEEP_ALIVE_S = 75
 
-# An offer of another protocol, which a server may ignore (RFC 9110, 7.8). Java's own client sends one with every first
-# request; llhttp stops at it, and the body would be lost.
-_OFFER = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
-
 log = structlog.get_logger()
 
 
+class _Parser(httptools.HttpRequestParser):
+    """llhttp's, which takes nothing behind a head that offers another protocol: here that head is read again without.
+
+    A server may ignore an offer (RFC 9110, 7.8); Java's own client makes one with every first request.
+    """
+
+    def __init__(self, protocol: BoundedHttpProtocol) -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+
+    @property
+    def offered(self) -> bool:
+        """Whether the head that was just read offers another protocol."""
+        return self.should_upgrade() and self.get_method() != b"CONNECT"
+
+    def feed_data(self, data: Any) -> None:
+        rest = bytes(data)
+        while rest:
+            try:
+                super().feed_data(rest)
+                rest = b""
+            except httptools.HttpParserUpgrade as stop:
+                if not self.offered:
+                    raise
+                rest = self._protocol.head_without_offer() + rest[stop.args[0] :]
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers 400 to a head beyond MAX_HEAD_BYTES and 408 to one that is not complete in HEAD_TIMEOUT_S; closes.
+    """Answers 400 to a head or trailers beyond MAX_HEAD_BYTES and 408 to a head that is not complete in HEAD_TIMEOUT_S.
 
     A client that does not read its answer for READ_TIMEOUT_S or sends what is no HTTP while it is answered is cut off,
     which ends the work for it. Beyond MAX_PIPELINED requests it waits to be read, and its leaving is noticed late.
@@ -46,7 +70,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     _answering: RequestResponseCycle | None = None  # `cycle` is the latest one, which may wait behind it
     _in_head = False  # some of a head has come
-    _head_bytes = 0
+    _framing_bytes = 0  # since the head began or was complete, or the body's latest byte
     _held = b""  # what came and is not parsed yet
     _in_message = False  # headers or body are not complete
     _deadline: asyncio.TimerHandle | None = None
@@ -54,6 +78,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _half_closed = False
     _look: asyncio.TimerHandle | None = None
     _complete_s = 0.0  # when the latest request was
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.parser = _Parser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -112,25 +141,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.pause_reading()
 
     def _parse(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-        if self._in_head or not self._in_message:
-            head, end, rest = data.partition(b"\r\n\r\n")
-            data = _OFFER.sub(b"x-upgrade", head) + end + rest
+        if self._in_message:
+            self._framing_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self.send_400_response("the request's headers are too long")
+        if self._in_message and self._framing_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("the request's headers or trailers are too long")
         if self._deadline is None and self._waits_for_head():
             self._arm(HEAD_TIMEOUT_S)  # empty lines before a request are bytes, too
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes, self._in_message = True, 0, True
+        self._in_head, self._framing_bytes, self._in_message = True, 0, True
         super().on_message_begin()
 
+    def head_without_offer(self) -> bytes:
+        """The head that was just read, without its offer of another protocol."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"", b""])
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # trailers are no part of the head, and nothing here reads them
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        if self.parser.offered:
+            return  # it comes again
+        self._in_head, self._framing_bytes = False, 0
         self._disarm()
         at_once = self._waits_for_head()
         super().on_headers_complete()
@@ -139,7 +177,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.flow.resume_reading()  # or nobody would notice that the client has gone
 
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._in_head:
+            return  # it comes again
         self._in_message, self._complete_s = False, self.loop.time()
         super().on_message_complete()
         if self._waits_for_head():

@@ -253,11 +253,49 @@ def test_an_offer_of_another_protocol_is_ignored(server: Running, chunked: bool)
     size = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\n".encode() + offer + size + b"\r\n\r\n"
+    whole = head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
     with connection(server) as line:
-        line.sendall(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body) + LAST)
+        line.sendall(whole + whole + LAST)
+        said = all_of(line)
+    assert said.count(b"HTTP/1.1 200 OK") == 3
+    assert said.count(b"Upgrade: ok") == 4  # each answer repeats it, and its echo
+
+
+@pytest.mark.parametrize("cut", [b"Upgr", b"\r\nUpgrade", b": h2c", b"h2c\r\n"])
+def test_an_offer_may_come_in_two_pieces(server: Running, cut: bytes) -> None:
+    whole = post({"prompt": "ok", "temperature": 0}).replace(
+        b"Host: x", b"Host: x\r\nUpgrade: h2c\r\nConnection: upgrade"
+    )
+    at = whole.index(cut) + len(cut)
+    with connection(server) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.sendall(whole[:at])
+        eventually(lambda: server.get("/health").status_code == 200)
+        line.sendall(whole[at:] + LAST)
+        assert all_of(line).count(b"HTTP/1.1 200 OK") == 2
+
+
+CHUNKED = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("begin", [b"0\r\n", b"0\r\nX: ", b"1;"])
+def test_what_frames_a_body_is_bounded_too(server: Running, begin: bytes) -> None:
+    """Trailers, one of them, and a chunk's extension."""
+    more = b"X: y\r\n" if begin == b"0\r\n" else b"y" * 6
+    with connection(server) as line, contextlib.suppress(ConnectionError):
+        line.sendall(CHUNKED + begin)
+        for _ in range(1000):
+            line.sendall(more * 10_000)
+        pytest.fail("60 MB of it were taken")
+
+
+def test_a_trailer_is_no_header(server: Running) -> None:
+    body = json.dumps({"prompt": "ok", "temperature": 0}).encode()
+    with connection(server) as line:
+        line.sendall(CHUNKED + b"%x\r\n%b\r\n0\r\nX-Request-Id: trailing\r\n\r\n" % (len(body), body) + LAST)
         said = all_of(line)
     assert said.count(b"HTTP/1.1 200 OK") == 2
-    assert b"Upgrade: ok" in said
+    assert b"trailing" not in said
 
 
 def test_a_long_body_says_nothing_of_the_next_head(server: Running) -> None:
