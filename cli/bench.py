@@ -37,7 +37,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
         output_option("--output", "Also write the JSON to this file."),
         click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms."),
         click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
-        click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the prompts' contents."),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of the prompts' contents; default: for a URL another one each time, so that no cache holds them, else 0."),
         click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Uncounted requests first."),
         set_option,
     ):  # fmt: skip
@@ -69,7 +69,11 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--rate", type=click.FloatRange(min=0, min_open=True), help="Play the load at so many requests a second."
 )
 @click.option("--model", help="Model to ask for; default: the first one the server lists.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as a bearer token (or $OPENAI_API_KEY).")
+@click.option(
+    "--api-key",
+    envvar=["CAMSHAFT_API_KEY", "OPENAI_API_KEY"],
+    help="Sent as a bearer token (or $CAMSHAFT_API_KEY, else $OPENAI_API_KEY).",
+)
 @click.option(
     "--prompts",
     type=click.Choice(["tokens", "text"]),
@@ -155,7 +159,8 @@ def _measure_url(
         progress = bar.begin(workload.name, workload.count)
         run = drive_url(target, workload, progress=progress, seed=options["seed"], warmup=options["warmup"])
     server = None if run.server is None else asdict(run.server)
-    return run.result(targets), {"url": target.base, "model": run.model, "server": server}, run.samples
+    about = {"url": target.base, "model": run.model, "seed": run.seed, "server": server}
+    return run.result(targets), about, run.samples
 
 
 def _measure_offline(
@@ -173,7 +178,7 @@ def _measure_offline(
             warm_up(engine, workload, options["warmup"])
         with running() as bar:
             finished = bar.begin(workload.name, workload.count)
-            run = drive(engine, workload, progress=finished, seed=options["seed"])
+            run = drive(engine, workload, progress=finished, seed=options["seed"] or 0)
     about = {
         "config": options["offline"],
         "model": engine.config.model,
@@ -253,6 +258,7 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
             policies=chosen,
             targets=parse_targets(options["slo"]),
             warmup=options["warmup"],
+            seed=options["seed"] or 0,
             watch=watch,
         )
     if options["form"] == "json":
@@ -332,13 +338,19 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
     from dataclasses import asdict
 
     from ..diagnostics.bench.overhead import measure
+    from ..diagnostics.simulate.sweep import require_policy
 
     try:
         counts = [int(part) for part in running.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--running {running}: whole numbers with commas are needed") from error
+    if min(counts) < 1:
+        raise click.UsageError(f"--running {running}: numbers from 1 are needed")
+    chosen = [name.strip() for name in names.split(",")]
     with user_errors():
-        measured = [measure(count, name.strip(), steps) for count in counts for name in names.split(",")]
+        for name in chosen:
+            require_policy(name)
+        measured = [measure(count, name, steps) for count in counts for name in chosen]
     if form == "json":
         click.echo(json.dumps([asdict(row) for row in measured], indent=2))
         return
@@ -363,7 +375,7 @@ def replay(file: str) -> None:
     if played.first_difference is not None:
         raise click.ClickException(f"{said}: step {played.first_difference} is planned otherwise now")
     end = "; the recording was cut short there" if played.cut_short else ""
-    click.echo(f"{said}: every plan is the same{end}")
+    click.echo(f"{said}: {'every plan is the same' if played.steps else 'no plan to compare'}{end}")
 
 
 def _write(path: Path | None, document: dict[str, Any]) -> None:

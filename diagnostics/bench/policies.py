@@ -90,6 +90,7 @@ def compare(
     policies: Sequence[str] = CLASSIC,
     targets: Targets | None = None,
     warmup: int = 2,
+    seed: int = 0,
     wait: Callable[[float], None] = time.sleep,
     watch: Watch | None = None,
 ) -> list[PolicyResult]:
@@ -104,7 +105,7 @@ def compare(
         with closing(make_engine(policy)) as engine:
             engine.open()
             warm_up(engine, workload, warmup, wait)
-            run = drive(engine, load, wait=wait, progress=progress)
+            run = drive(engine, load, wait=wait, progress=progress, seed=seed)
             engine.check_integrity()
         results.append(PolicyResult(policy, load.count, run.result(targets), run.steps))
         if watch:

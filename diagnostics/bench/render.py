@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..results import SATURATED_TTFT_MS, Distribution, Result
 from .overhead import Overhead
@@ -28,7 +29,7 @@ def print_result(
     server: dict[str, Any] | None = None,
 ) -> None:
     """One run: counts, rates, latencies, goodput, what the server says of itself and what failed."""
-    console.print(f"[bold]{title}[/bold]", highlight=False)
+    console.print(title, style="bold", highlight=False, markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     for name, value in [*_facts(result), *_server_facts(server or {})]:
         facts.add_row(name, value)
@@ -36,7 +37,8 @@ def print_result(
     _print_latencies(console, result)
     for kind, count in result.errors.items():
         sample = (errors or {}).get(kind, "")
-        console.print(f"[red]{count} failed: {kind}[/red] {sample}", highlight=False, markup=True)
+        told = Text(f"{count} failed: {kind}", style="red")
+        console.print(told.append(f" {sample}", style="default"), highlight=False)
 
 
 def _print_latencies(console: Console, result: Result) -> None:

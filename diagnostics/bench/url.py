@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class UrlRun:
     records: list[RequestRecord]
     times: TokenTimes
     model: str
+    seed: int  # of the prompts' contents
     samples: dict[str, str] = field(default_factory=dict)  # one full message of each kind of failure
     server: ServerMetrics | None = None
 
@@ -91,16 +93,23 @@ class UrlRun:
 
 
 def drive_url(
-    target: Target, workload: Workload, *, progress: Progress | None = None, seed: int = 0, warmup: int = 0
+    target: Target,
+    workload: Workload,
+    *,
+    progress: Progress | None = None,
+    seed: int | None = None,
+    warmup: int = 0,
 ) -> UrlRun:
     """Plays a workload against a server until every request has ended; failures are counted, not raised.
 
+    Without a seed the prompts' contents are new ones, which no earlier run has left in the server's cache.
     In a later turn of a session stands an answer of the planned length, not the one that was given, so a
     server finds the earlier prompts in its cache and not the answers.
     Raises EvidenceError where the server cannot be reached at all, lists no model, or answers no request of
     the warm-up.
     """
-    return asyncio.run(_drive(target, workload, progress, seed, warmup))
+    contents = secrets.randbits(31) if seed is None else seed
+    return asyncio.run(_drive(target, workload, progress, contents, warmup))
 
 
 async def _drive(
@@ -194,7 +203,8 @@ class _Driver:
         for record in self.records.values():
             gap = p99[record.index]
             record.itl_p99_ms = None if np.isnan(gap) else float(gap)
-        return UrlRun([self.records[i] for i in sorted(self.records)], self.times, self.model, self.samples)
+        records = [self.records[number] for number in sorted(self.records)]
+        return UrlRun(records, self.times, self.model, self.seed, self.samples)
 
     async def _sleep(self) -> None:
         """Until a request ends or the next one falls due."""

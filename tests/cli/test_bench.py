@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from camshaft.cli.main import main
+from camshaft.core.errors import EvidenceError
+from camshaft.core.recording import Replay
+from camshaft.diagnostics.bench.url import Target
 
 
 def run(*arguments: str) -> Result:
@@ -29,6 +32,8 @@ def run(*arguments: str) -> Result:
         (["--offline", "cpu-demo", "--rate", "1", "--concurrency", "2"], "exclude each other"),
         (["replay", __file__], "not a JSON line"),
         (["overhead", "--running", "many"], "whole numbers"),
+        (["overhead", "--running", "4,0"], "--running 4,0: numbers from 1 are needed"),
+        (["overhead", "--running", "4", "--policies", "fast"], "--policies: no policy 'fast'"),
         (["overhead", "--running", "4", "--policies", "naive"], "one request at a time"),
     ],
 )
@@ -74,6 +79,41 @@ def test_what_has_run_is_written_before_the_next_policy_runs(
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert seen == [[], ["naive"], ["naive"], ["naive", "continuous"]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        ({"OPENAI_API_KEY": "theirs"}, "theirs"),
+        ({"OPENAI_API_KEY": "theirs", "CAMSHAFT_API_KEY": "ours"}, "ours"),
+        ({}, None),
+    ],
+)
+def test_a_url_is_sent_the_key_at_hand_and_new_contents(
+    keys: dict[str, str], sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str | None, int | None]] = []
+
+    def drive(target: Target, _: object, *, seed: int | None, **__: object) -> None:
+        asked.append((target.api_key, seed))
+        raise EvidenceError("enough")
+
+    monkeypatch.setattr("camshaft.diagnostics.bench.url.drive_url", drive)
+    for name in ("OPENAI_API_KEY", "CAMSHAFT_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, key in keys.items():
+        monkeypatch.setenv(name, key)
+    for arguments in ([], ["--seed", "7"], ["--api-key", "told"]):
+        run("--url", "http://127.0.0.1:9", *arguments)
+    assert asked == [(sent, None), (sent, 7), ("told", None)]
+
+
+def test_a_recording_without_a_step_is_not_called_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Replay(steps=0, requests=0, first_difference=None, cut_short=True)
+    monkeypatch.setattr("camshaft.core.recording.replay", lambda _: played)
+    told = run("replay", __file__)
+    assert told.exit_code == 0
+    assert "0 steps of 0 requests: no plan to compare; the recording was cut short there" in told.output
 
 
 def small_load(folder: Path, concurrency: int = 3) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from camshaft.core.engine import Engine
 from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.bench.offline import OfflineRun, drive, warm_up
 from camshaft.diagnostics.bench.overhead import measure
@@ -151,6 +152,20 @@ def test_the_classic_policies_come_out_in_their_order(bench: Any) -> None:
     assert ratios["naive decode / byte floor of one stream"] == pytest.approx(1.0, rel=0.02)
     assert len(describe(comparison)) == 3
     assert comparison.to_dict()["policies"]["naive"]["requests"] == 8
+
+
+def test_a_seed_is_of_what_each_policy_is_asked(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prompts(**keys: int) -> list[list[int]]:
+        asked: list[list[int]] = []
+        add = Engine.add
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "add", lambda self, r: (asked.append(r.prompt.tolist()), add(self, r))[1])
+            compare(lambda policy: bench.engine(policy=policy), load(), policies=["static"],
+                    warmup=0, wait=bench.clock.wait, **keys)  # fmt: skip
+        return asked
+
+    assert prompts() == prompts(seed=0)
+    assert prompts() != prompts(seed=3)
 
 
 def test_a_comparison_says_what_the_figures_say() -> None:

@@ -106,6 +106,15 @@ def _printed(result: Result, width: int = 200) -> str:
     return console.export_text()
 
 
+def test_a_servers_own_words_are_printed_as_they_are() -> None:
+    failed = summarise([RequestRecord(0, 0.0, 10, error="http 500")], np.array([]))
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_result(console, failed, "a load on [/x] ([b]m)", {"http 500": "in [/usr/lib/a.py] of [bold] type"})
+    told = console.export_text()
+    assert "a load on [/x] ([b]m)" in told
+    assert "1 failed: http 500 in [/usr/lib/a.py] of [bold] type" in told
+
+
 def test_targets_are_read_with_their_units() -> None:
     assert parse_targets("ttft=1.5s,itl=50ms") == Targets(ttft_ms=1500, itl_ms=50)
     assert parse_targets("ttft_s=2, tpot_ms=30ms, e2e=9s") == Targets(ttft_ms=2000, tpot_ms=30, e2e_ms=9000)

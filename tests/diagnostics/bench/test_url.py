@@ -216,6 +216,16 @@ def test_a_warm_up_is_asked_first_and_not_counted(server: Server) -> None:
     assert run.result().requests == 6
 
 
+def test_contents_are_new_unless_a_seed_is_given(server: Server) -> None:
+    runs = [drive_url(Target(url=server.url), load(), seed=seed) for seed in (None, None, 7, 7)]
+    sent = [sorted(body["prompt"] for body in server.bodies[at : at + 6]) for at in range(0, 24, 6)]
+    assert sent[0] != sent[1]
+    assert sent[2] == sent[3]
+    assert [run.seed for run in runs[2:]] == [7, 7]
+    assert drive_url(Target(url=server.url), load(), seed=runs[0].seed).seed == runs[0].seed
+    assert sorted(body["prompt"] for body in server.bodies[24:]) == sent[0]
+
+
 def test_a_server_that_answers_no_warm_up_is_not_measured(server: Server) -> None:
     server.behaviours = {0: "full", 1: "error"}
     with pytest.raises(EvidenceError, match=r"every request of the warm-up failed: .*the queue is full"):
