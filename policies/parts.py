@@ -15,9 +15,9 @@ from .base import ADMIT, Admission, Budget, Events, Key, RequestView, StepView
 
 
 class Part(BaseModel, ABC):
-    """A part's parameters are its fields; unknown ones are refused."""
+    """A part's parameters are its fields; unknown ones are refused, as are infinity and NaN."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: ClassVar[str]
 

@@ -39,7 +39,7 @@ Named = str | dict[str, Any]  # a part's name, or a mapping with `name` and its 
 class Knobs(BaseModel):
     """Configuration values that a policy file brings; one given explicitly in the configuration wins."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_num_seqs: int | None = Field(default=None, gt=0)
     max_num_batched_tokens: int | None = Field(default=None, gt=0)

@@ -258,6 +258,8 @@ def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
     check_ids(list(bias), vocab_size, "logit_bias")
     if len(bias) > 1024:
         raise RequestError(f"logit_bias has {len(bias)} entries; at most 1024", "logit_bias")
+    if any(map(math.isnan, bias.values())):
+        raise RequestError("logit_bias has a value that is no number", "logit_bias")
     return {token: min(100.0, max(-100.0, value)) for token, value in bias.items()}  # cut as vLLM does
 
 

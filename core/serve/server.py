@@ -135,7 +135,7 @@ class Server:
             await asyncio.gather(starting, return_exceptions=True)
             return None
         ready, tokenizer = starting.result()
-        tell_capacity(ready, self._parts.device, self._config.kv_cache_memory_bytes)
+        tell_capacity(ready, self._parts.device, self._config)
         if self._config.enable_chunked_prefill:
             budget = self._config.max_num_batched_tokens
             log.info(f"Chunked prefill is enabled with max_num_batched_tokens={budget}.")
@@ -340,7 +340,7 @@ def _address(config: ServeConfig, listener: socket.socket) -> str:
     return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}"
 
 
-def tell_capacity(ready: Ready, device: str, given_bytes: int | None) -> None:
+def tell_capacity(ready: Ready, device: str, config: ServeConfig) -> None:
     """Logs how much the cache holds, and that it is smaller than was asked for where it is."""
     tokens = ready.num_blocks * ready.block_size
     times = tokens / ready.max_model_len if ready.max_model_len else 0.0
@@ -348,9 +348,10 @@ def tell_capacity(ready: Ready, device: str, given_bytes: int | None) -> None:
         f"{device} KV cache size: {tokens:,} tokens, "
         f"Maximum concurrency for {ready.max_model_len:,} tokens per request: {times:.2f}x"
     )
+    given_bytes = config.kv_cache_memory_bytes
     taken = ready.memory.get("KV cache", given_bytes)
     if given_bytes and taken + taken // max(1, ready.num_blocks) <= given_bytes:
-        log.info(
-            f"of the {given_bytes:,} bytes of kv_cache_memory_bytes {taken:,} are taken: max_num_seqs requests of "
-            "max_model_len tokens can fill no more"
-        )
+        why = "max_num_seqs requests of max_model_len tokens can fill no more"
+        if config.num_gpu_blocks_override:
+            why = f"num_gpu_blocks_override is {config.num_gpu_blocks_override}"
+        log.info(f"of the {given_bytes:,} bytes of kv_cache_memory_bytes {taken:,} are taken: {why}")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field, PrivateAttr
@@ -25,7 +25,7 @@ class FairShare(Order):
 
     input_weight: float = Field(default=1.0, ge=0, description="charge for a prompt token computed")
     output_weight: float = Field(default=2.0, ge=0, description="charge for a token generated")
-    shares: dict[str, float] = Field(
+    shares: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
         description="a tenant's share; others have 1; twice the share, twice the service",
     )

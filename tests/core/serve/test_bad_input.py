@@ -133,6 +133,7 @@ def test_a_context_that_is_too_long_is_said_in_the_words_that_clients_look_for(
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": "nan"}}, "logit_bias"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
         ({"logprobs": 21}, "logprobs"),

@@ -393,5 +393,12 @@ def test_no_orphan_is_left(process: Process) -> None:
 def test_a_cache_smaller_than_asked_for_is_said(given: int | None, said: bool) -> None:
     ready = Ready(256, 64, 16, 4, "fake", memory={"KV cache": 64 * 256})
     with capture_logs() as lines:
-        tell_capacity(ready, "CPU", given)
+        tell_capacity(ready, "CPU", ServeConfig(kv_cache_memory_bytes=given))
     assert any("kv_cache_memory_bytes" in line["event"] for line in lines) == said
+
+
+def test_a_cache_smaller_than_asked_for_says_why() -> None:
+    ready = Ready(256, 64, 16, 4, "fake", memory={"KV cache": 64 * 256})
+    with capture_logs() as lines:
+        tell_capacity(ready, "CPU", ServeConfig(kv_cache_memory_bytes=2**30, num_gpu_blocks_override=64))
+    assert lines[-1]["event"].endswith("16,384 are taken: num_gpu_blocks_override is 64")
