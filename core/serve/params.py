@@ -98,10 +98,14 @@ class Wanted:
     echo: bool
 
     def for_choice(self, index: int) -> SamplingParams:
-        """Parameters of the index-th of n sequences: one seed gives n different, repeatable texts."""
-        if index == 0 or self.params.seed is None:
+        """Parameters of the index-th of n sequences: one seed gives n different, repeatable texts. Only the first
+        computes the prompt, so it alone can tell of its log-probabilities.
+        """
+        seed = self.params.seed
+        if index == 0 or (seed is None and self.params.prompt_logprobs is None):
             return self.params
-        return replace(self.params, seed=(self.params.seed + index) & (2**63 - 1))
+        seed = None if seed is None else (seed + index) & (2**63 - 1)
+        return replace(self.params, seed=seed, prompt_logprobs=None)
 
 
 def check_listed_ids(body: SamplingFields, bad_words: BadWords, sequences: int) -> None:

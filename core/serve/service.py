@@ -94,7 +94,12 @@ class Service:
             first = len(sequences)
             for choice in range(n):
                 sequence = self._sequence(name, len(sequences), prompt, want, body)
-                fork_of = sequences[first].id if choice else None
+                fork_of = None
+                if choice:
+                    fork_of = sequences[first].id
+                    sequence.prompt_logprobs = sequences[
+                        first
+                    ].prompt_logprobs  # one list for all of a prompt
                 sequences.append(sequence)
                 requests.append(_message(sequence.id, ids, want.for_choice(choice), body, fork_of))
         generation = Generation(reply_id, sequences)

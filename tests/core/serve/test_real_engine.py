@@ -128,6 +128,20 @@ def test_n_shares_a_prompt(real: Running) -> None:
     assert [c["text"] for c in again["choices"]] == [c["text"] for c in body["choices"]]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_n_tells_the_prompts_logprobs(real: Running, stream: bool) -> None:
+    body = {"prompt": ["ab" * 40, "cd"], **GREEDY, "n": 3, "logprobs": 1, "echo": True, "stream": stream}
+    told: dict[int, list[str]] = {}
+    reply = real.post(PATH, body)
+    for part in events(reply.text) if stream else [reply.json()]:
+        for choice in part["choices"]:
+            told.setdefault(choice["index"], []).extend((choice["logprobs"] or {"tokens": []})["tokens"])
+    assert [len(told[index]) for index in range(6)] == [92, 92, 92, 14, 14, 14]
+    if not stream:
+        choices = real.post(PATH, {**body, "prompt_logprobs": 2}).json()["choices"]
+        assert [len(choice["prompt_logprobs"]) for choice in choices] == [80, 80, 80, 2, 2, 2]
+
+
 def test_sharing_among_n_is_no_hit_of_the_cache(real: Running) -> None:
     usage = ask(real, "Of its own: " + PROMPTS[1], n=3)["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == 0
