@@ -1,4 +1,4 @@
-"""Teaches Triton's interpreter the few PTX instructions that a kernel has inline."""
+"""Teaches Triton's interpreter the few PTX instructions that a kernel has inline, and what NumPy no longer does for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def execute(assembly: str, inputs: Sequence[np.ndarray], num_outputs: int) -> li
 
 
 def teach_interpreter() -> None:
-    """Lets kernels whose assembly packs four bytes into a register run without a GPU."""
+    """Lets kernels whose assembly packs four bytes into a register run without a GPU, and bounds of loops be tensors:
+    Triton 3.6 keeps a scalar as an array of one, which NumPy 2.5 no longer takes for an integer.
+    """
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     class Results(list[Any]):
@@ -64,3 +67,10 @@ def teach_interpreter() -> None:
         return results
 
     setattr(InterpreterBuilder, "create_inline_asm", create_inline_asm)  # noqa: B010 (under names of its own)
+    patch = interpreter._patch_lang_tensor
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_lang_tensor
