@@ -91,11 +91,29 @@ def parse_yaml(text: str, file: str) -> Document:
             loader.dispose()
 
 
+def load_yaml(text: str) -> Any:
+    """The value of a YAML text, places aside. Raises ValueError, with a reason in one line, for a text that has none."""
+    loader = None
+    try:
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if "&" in text and "*" in text:
+            _refuse_cycles(node, set(), set())
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
 def parse_scalar(text: str) -> Any:
     """The value of a short YAML text, such as the right side of `--set key=value`; the text itself if invalid."""
     try:
-        return yaml.load(text, Loader=Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return load_yaml(text)
+    except ValueError:
         return text
 
 
@@ -118,6 +136,9 @@ _COMPLAINTS = {
     "tuple_type": "a list is needed",
     "list_type": "a list is needed",
     "dict_type": "a mapping is needed",
+    "model_type": "a mapping is needed",
+    "model_attributes_type": "a mapping is needed",
+    "missing": "is missing",
     "literal_error": "must be {expected}",
     "finite_number": "must be finite",
     "greater_than": "must be more than {gt:.15g}",
@@ -143,6 +164,20 @@ def as_given(value: Any) -> str:
 
 def _place(file: str, node: yaml.Node) -> Place:
     return Place(file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _refuse_cycles(node: yaml.Node, around: set[int], done: set[int]) -> None:
+    """Raises ValueError for an alias that contains itself; `around` are the nodes that hold `node`."""
+    if id(node) in around:
+        raise ValueError("an alias that contains itself")
+    if isinstance(node, yaml.ScalarNode) or id(node) in done:
+        return
+    around.add(id(node))
+    for part in node.value:
+        for inner in part if isinstance(part, tuple) else (part,):
+            _refuse_cycles(inner, around, done)
+    around.discard(id(node))
+    done.add(id(node))
 
 
 def _collect(

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from ..errors import EvidenceError, ModelError
-from ..places import Loader
+from ..places import load_yaml
 from .shape import ModelShape, read_shape, shape_from_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "presets" / "models"
@@ -88,9 +87,8 @@ def default_sampling(name: str) -> str:
 def read_sheet(path: Path) -> ModelSheet:
     """One sheet, checked against its schema. Raises EvidenceError."""
     try:
-        raw = yaml.load(path.read_text(), Loader=Loader)
-        return msgspec.convert(raw, ModelSheet)
-    except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
+        return msgspec.convert(load_yaml(path.read_text(encoding="utf-8")), ModelSheet)
+    except (OSError, ValueError) as error:
         raise EvidenceError(f"{path.name}: {error}") from error
 
 

@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from ....core.errors import ConfigError
-from ....core.places import Loader
+from ....core.places import load_yaml
 from ..rules.records import Rule, load
 
 COMMAND = "engine check-flags --write-pages"
@@ -33,7 +32,7 @@ class UnknownCode(ConfigError):
 def own_codes() -> dict[str, CodePage]:
     """The checker's own codes."""
     text = Path(__file__).with_name("codes.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.load(text, Loader=Loader), dict[str, CodePage])
+    return msgspec.convert(load_yaml(text), dict[str, CodePage])
 
 
 def title_of(engine: str, code: str) -> str:

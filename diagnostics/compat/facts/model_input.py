@@ -77,13 +77,11 @@ def read_model(text: str) -> dict[str, Any]:
 
 
 def _model_file(path: Path) -> dict[str, Any]:
-    import yaml
-
-    from ....core.places import Loader
+    from ....core.places import load_yaml
 
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the model's facts in {path}: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no facts of a model: expected a mapping")

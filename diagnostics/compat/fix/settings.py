@@ -6,10 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from ....core.errors import ConfigError
-from ....core.places import Loader
+from ....core.places import load_yaml
 from ..checks.findings import Edit
 from ..inputs.base import Configuration, Entry
 from .cut import Changes
@@ -132,7 +130,7 @@ def _scalar(value: str | bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     try:
-        plain = str(yaml.load(f"k: {value}", Loader=Loader)["k"]) == value
-    except yaml.YAMLError:
+        plain = str(load_yaml(f"k: {value}")["k"]) == value
+    except ValueError:
         plain = False
     return value if plain else "'" + value.replace("'", "''") + "'"

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
-from ....core.places import Loader
+from ....core.places import load_yaml
 from .storage import rows
 
 FOLDER = Path(__file__).parent
@@ -20,7 +18,7 @@ COMMAND = "python -m camshaft.diagnostics.compat.releases.pack"
 
 def pack(name: str) -> bytes:
     """The packed form of one data file, one entry a line so that differences can be read."""
-    data = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=Loader)
+    data = load_yaml((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return rows({"generated_by": COMMAND, **data}, 3).encode() + b"\n"
 
 

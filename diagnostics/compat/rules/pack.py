@@ -49,11 +49,9 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def _read(path: Path) -> Any:
-    import yaml
+    from ....core.places import load_yaml
 
-    from ....core.places import Loader
-
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    return load_yaml(path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft.core.arithmetic.model_sheets import FOLDER
+from camshaft.core.errors import ConfigError
 from camshaft.diagnostics.compat.checks.findings import Result
 from camshaft.diagnostics.compat.facts.model_input import read_model
 from camshaft.diagnostics.compat.facts.sheets import ARITHMETIC, sheet_facts, with_sheet
@@ -127,3 +128,10 @@ def test_a_format_in_the_name_counts_before_the_sheets_own() -> None:
 def test_glm_checkpoints_in_fp8_are_scaled_by_channel() -> None:
     assert codes(judged("zai-org/GLM-4.5-FP8 -tp 8", target="0.27.1")) == set()
     assert codes(judged("MiniMaxAI/MiniMax-M2 -tp 8", target="0.27.1")) == {"VLLM-QU-10"}
+
+
+@pytest.mark.parametrize("text", ["a: 2024-99-99", "a: &a {b: *a}", "- 1", "a: [", "a: \x00"])
+def test_a_file_that_holds_no_facts_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "facts.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="facts"):
+        read_model(str(tmp_path / "facts.yaml"))
