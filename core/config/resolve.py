@@ -99,7 +99,7 @@ def policy_file(config: ServeConfig) -> PolicyFile:
         if config.scheduling_policy is not None:
             policy = load_policy({**policy.model_dump(exclude_none=True), "order": config.scheduling_policy})
     except PolicyError as error:
-        raise ConfigError(f"policy: {error}") from error
+        raise ConfigError(f"policy: {str(error).removeprefix('policy: ')}") from error
     return policy
 
 

@@ -191,6 +191,9 @@ SWITCHES = frozenset(
     name for name, field in ServeConfig.model_fields.items() if field.annotation in (bool, bool | None)
 )
 
+# vLLM's older names for the negative of a switch, which its releases take again.
+NEGATIVES = {"disable_log_requests": "enable_log_requests"}
+
 
 def group_of(name: str) -> str:
     """The section a field is shown under."""
@@ -214,8 +217,8 @@ def json_schema() -> dict[str, Any]:
     }
     for name in [name for name in properties if "_" in name]:
         properties[name.replace("_", "-")] = properties[name]
-    spelled = "|".join(name.replace("_", "[-_]") for name in sorted(SWITCHES))
-    schema["patternProperties"] = {f"^no[-_]({spelled})$": {"type": "boolean"}}
+    off = "|".join(name.replace("_", "[-_]") for name in [f"no_({'|'.join(sorted(SWITCHES))})", *NEGATIVES])
+    schema["patternProperties"] = {f"^({off})$": {"type": "boolean"}}
     return schema
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError
 from ..places import Place, as_given, complaint, nearest, parse_scalar, parse_yaml, read_text, read_yaml
-from .schema import SWITCHES, ServeConfig
+from .schema import NEGATIVES, SWITCHES, ServeConfig
 from .support import unsupported
 
 Purpose = Literal["serve", "inspect"]
@@ -195,7 +195,7 @@ def _snake(key: str) -> str:
 
 def _unnegated(entry: Entry) -> Entry:
     """`no-enable-prefix-caching: true`, vLLM's way to switch a flag off, as `enable_prefix_caching: false`."""
-    positive = entry.key.removeprefix("no_")
+    positive = NEGATIVES.get(entry.key, entry.key.removeprefix("no_"))
     written = {"true": True, "false": False}.get(str(entry.value).lower())
     if positive == entry.key or positive not in SWITCHES or written is None:
         return entry
@@ -273,7 +273,7 @@ def vllm_names() -> frozenset[str]:
 
 def _refusal(entry: Entry, purpose: Purpose) -> str | None:
     """Why a key that this engine does not have is refused; None where it is vLLM's and only read."""
-    if entry.key.removeprefix("no_") in SWITCHES:
+    if entry.key.removeprefix("no_") in SWITCHES or entry.key in NEGATIVES:
         return f"{entry.named}: true or false is needed{as_given(entry.value)}"
     if entry.key.partition(".")[0].removeprefix("no_") in vllm_names() or entry.key in vllm_names():
         if purpose == "inspect":

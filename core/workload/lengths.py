@@ -65,7 +65,7 @@ class Length(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, value: Any) -> Any:
-        if isinstance(value, bool):
+        if isinstance(value, bool | str):
             raise ValueError("a number or a distribution is needed")
         return {"fixed": value} if isinstance(value, int) else value
 

@@ -215,6 +215,8 @@ _VARIANTS: dict[str, type[BaseModel]] = {
 def _say(problem: Any, document: Document | None) -> str:
     """One line for one pydantic finding: place, key, what was given, what is allowed."""
     path = [part for part in problem["loc"] if part not in _VARIANTS or part == problem["loc"][0]]
+    if problem["type"] == "union_tag_invalid":
+        path.append("kind")
     place = document.place(path) if document else Place("workload")
     key = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
@@ -222,6 +224,9 @@ def _say(problem: Any, document: Document | None) -> str:
     text = complaint(problem)
     if problem["type"] == "union_tag_not_found":
         text = f"kind is needed, one of {', '.join(_VARIANTS)}; `engine config schema --of workload` has every key"
+    if problem["type"] == "union_tag_invalid":
+        kind = problem["ctx"]["tag"]
+        text = f"no kind {kind!r}; known are {', '.join(_VARIANTS)}{nearest(kind, _VARIANTS)}"
     shown = "" if isinstance(problem["input"], Mapping) else as_given(problem["input"])
     return f"{place}: {key + ': ' if key else ''}{text}{shown}"
 

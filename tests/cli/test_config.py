@@ -117,6 +117,7 @@ def test_the_schema_accepts_what_the_engine_accepts() -> None:
     assert {"minimum": 1, "type": "integer"} in schema["properties"]["max_num_seqs"]["anyOf"]
     (switched_off,) = schema["patternProperties"]
     assert re.match(switched_off, "no-enable-prefix-caching")
+    assert re.match(switched_off, "disable-log-requests")
     assert not re.match(switched_off, "no-model")
 
 

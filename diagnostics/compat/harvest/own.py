@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ....core.config.resolve import _RULES
-from ....core.config.schema import ServeConfig, group_of
+from ....core.config.schema import NEGATIVES, ServeConfig, group_of
 from ....core.config.values import human_bytes, human_int, human_int_or_auto, json_mapping, names
 from ....core.version import __version__
 from ..releases.table import EnvVar, Flag, Table, negative_of
@@ -50,11 +50,12 @@ def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
     default = _plain(field.get_default(call_default_factory=True))
     option = "--" + name.replace("_", "-")
     is_bool = type_name == "bool"
+    older = ["--" + negative.replace("_", "-") for negative, switch in NEGATIVES.items() if switch == name]
     return Flag(
         name=option,
         type=type_name,
         kind="boolean_optional" if is_bool else "value",
-        negatives=[negative_of(option)] if is_bool else [],
+        negatives=[negative_of(option), *older] if is_bool else [],
         default=default,
         choices=_choices(schema),
         bounds=_bounds(field.metadata),

@@ -178,6 +178,8 @@ def test_vllms_scheduling_policy_sets_the_order() -> None:
 
 
 def test_a_wrong_policy_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"^\(given\): policy: order: no 'fifo'"):
+        resolve(load_config({"model": "m", "policy": {"order": "fifo"}}))
     with pytest.raises(ConfigError, match=r"^--set policy: no policy 'chunky'"):
         resolve(load_config("cpu-demo", ["policy=chunky"]), CPU)
 

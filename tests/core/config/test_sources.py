@@ -40,7 +40,7 @@ def test_a_vllm_configuration_is_a_valid_start(tmp_path: Path) -> None:
         tmp_path,
         "model: org/m\nserved-model-name: [a, b]\nmax-model-len: 32k\nmax_num_batched_tokens: 2K\n"
         "kv-cache-memory-bytes: 1.5g\nno-enable-prefix-caching: true\napi-key: s3cret\nport: 9000\n"
-        "allowed-origins: '[\"*\"]'\n"
+        "allowed-origins: '[\"*\"]'\ndisable-log-requests: true\n"
         "override-generation-config: '{\"temperature\": 0.5}'\n",
     )
     config = load_config(file).config
@@ -50,6 +50,7 @@ def test_a_vllm_configuration_is_a_valid_start(tmp_path: Path) -> None:
     assert config.kv_cache_memory_bytes == 1_500_000_000
     assert config.enable_prefix_caching is False
     assert config.allowed_origins == ("*",)
+    assert config.enable_log_requests is False
     assert config.api_key == ("s3cret",)
     assert config.override_generation_config == {"temperature": 0.5}
 

@@ -259,7 +259,13 @@ def test_the_chat_and_code_presets_have_the_lengths_they_claim() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival: {kind: poison}\n", r"w.yaml:1:1: arrival: .*'poison'.*'poisson'"),
+        ("arrival: {kind: poison}\n", r"w.yaml:1:11: arrival.kind: no kind 'poison'.* mean poisson\?"),
+        ("arrival: poisson\n", r"w.yaml:1:1: arrival: a mapping is needed \(given: 'poisson'\)"),
+        ("arrival: {kind: closed, requests: 3}\n", "w.yaml:1:1: arrival.concurrency: is missing"),
+        (
+            "arrival: {kind: closed, concurrency: 1, requests: 3}\ninput_tokens: many\noutput_tokens: 5\n",
+            "w.yaml:2:1: input_tokens: a number or a distribution is needed",
+        ),
         (
             "arrival:\n  kind: closed\n  concurency: 3\n  requests: 3\n",
             r"w.yaml:3:3: arrival.concurency: unknown key; did you mean concurrency\?",
@@ -286,7 +292,7 @@ def test_the_chat_and_code_presets_have_the_lengths_they_claim() -> None:
         ("arrival: 3\narrival: 4\n", r"w.yaml:2:1: arrival: given twice; first on line 1"),
         ("- a\n", "w.yaml:1:1: a mapping"),
         ("a: [\n", r"w.yaml:2:1: not valid YAML"),
-        ("", "arrival: field required"),
+        ("", "arrival: is missing"),
     ],
 )
 def test_a_wrong_workload_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
