@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import ModelError, RequestError
-from .model.loading.files import read_json_if_present
+from .json_files import read_json_if_present
 
 if TYPE_CHECKING:
     import tokenizers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..json_files import read_json
 from .rope_scaling import CHANGING_ROPES, rope_kind, rope_of
 
 LARGEST = 10**9  # of every size and count
@@ -77,15 +77,7 @@ def read_shape(path: str | Path) -> ModelShape:
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
-    try:
-        raw = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise ModelError(f"{file}: no such file; a model folder needs a config.json") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not readable as JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ModelError(f"{file}: a JSON object is needed, not {type(raw).__name__}")
-    return shape_from_config(raw, name=file.parent.name)
+    return shape_from_config(read_json(file, strict=False), name=file.parent.name)
 
 
 def shape_from_config(raw: Mapping[str, Any], name: str = "") -> ModelShape:

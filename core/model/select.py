@@ -12,13 +12,13 @@ import torch
 
 from ..arithmetic.shape import ModelShape, shape_from_config
 from ..errors import ModelError
+from ..json_files import read_json
 from ..tokenizer import eos_token_ids
 from .base import Model
 from .feed_forward import MIXTURES
 from .finite import all_finite, may_be_damaged, require_finite, total
 from .fp8 import MXFP4, obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
-from .loading.files import read_json
 from .registry import DENSE, build, obstacle
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import ModelError
-from .files import write_json
+from ...json_files import write_json
 from .gguf import GgufWeights, reading
 from .gguf_config import config_from_gguf, generation_config_from_gguf
 from .gguf_tokenizer import tokenizer_from_gguf

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from ...errors import ModelError
-from .files import read_json
+from ...json_files import read_json
 
 if TYPE_CHECKING:
     import torch

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from camshaft.core.errors import ModelError
+from camshaft.core.json_files import read_json
 from camshaft.core.model.loading import hub
-from camshaft.core.model.loading.files import read_json
 from camshaft.kernels.cache_folder import cache_root
 
 

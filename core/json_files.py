@@ -1,4 +1,4 @@
-"""Small files of a model folder, read strictly."""
+"""JSON files of a model's folder."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ...errors import ModelError
+from .errors import ModelError
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelError naming the file: missing, not JSON, NaN or Infinity."""
+def read_json(file: Path, *, strict: bool = True) -> dict[str, Any]:
+    """The object in a JSON file. Raises ModelError naming the file: missing, not JSON, or, if `strict`, with a number
+    that JSON has not, NaN or Infinity.
+    """
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
-        value = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+        value = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse if strict else None)
     except FileNotFoundError as error:
         raise ModelError(f"{file}: no such file") from error
     except (OSError, ValueError, RecursionError) as error:
