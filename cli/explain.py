@@ -19,7 +19,8 @@ Examples:
   engine explain hello                        # sent with X-Request-Id: hello
   engine explain chatcmpl-3f9c... --url http://127.0.0.1:9000 --every-token
 
-Exit status: 0 told, 1 no answer or the request is not known there (or no longer), 2 no address of a server.
+Exit status: 0 told, 1 no answer or the request is not known there: refused with an error, or forgotten since; 2 no
+address of a server.
 """
 
 
@@ -154,7 +155,7 @@ def _what(event: dict[str, Any]) -> str:
             f"prompt tokens {event['start']} to {last}{cut}, in a step of {_counted(event['batch_tokens'], 'token')} "
             f"that took {event['step_ms']:.1f} ms{', and gave a token' if event['drew'] else ''}"
         )
-    if kind == "token":
+    if kind == "token" or (kind == "tokens" and event["step"] == event["last_step"]):
         return f"token, in a step of {_counted(event['batch_tokens'], 'token')} that took {event['step_ms']:.1f} ms"
     if kind == "tokens":
         steps = event["last_step"] - event["step"] + 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import sys
+from typing import Any
 
 import click
 
@@ -27,6 +31,19 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and help lines without importing them."""
+
+    def main(self, *args: Any, **keys: Any) -> Any:
+        """A full disk behind the output, too, ends a command with one line."""
+        try:
+            return super().main(*args, **keys)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # Python writes the rest as it ends
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

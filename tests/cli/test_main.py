@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 
 from camshaft.cli.main import COMMANDS, main
@@ -31,3 +32,13 @@ def test_misspelt_command_names_the_nearest() -> None:
     result = CliRunner().invoke(main, ["serv"])
     assert result.exit_code == 2
     assert "Did you mean 'serve'?" in result.output
+
+
+@pytest.mark.parametrize("words", [["--help"], ["config", "list"], ["serve", "--help"], ["policies", "list"]])
+def test_a_full_disk_is_told_in_a_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "camshaft", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "Error: the output cannot be written: No space left on device\n"
