@@ -8,7 +8,7 @@ import numpy as np
 
 
 class TableChanges(NamedTuple):
-    """int32 arrays: tables[rows[i], indices[i]] became blocks[i]; copies is [m, 2] (source, target)."""
+    """int32 arrays: tables[rows[i], indices[i]] became blocks[i]; copies is [m, 2] (source, target), all at once."""
 
     rows: np.ndarray
     indices: np.ndarray
@@ -29,7 +29,7 @@ class BlockTables:
         self.slots = np.zeros(max_rows, dtype=np.int32)
         self._block_size = block_size
         self._changed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._copies: list[tuple[int, int]] = []
+        self._copies: dict[int, int] = {}  # target -> source
 
     def blocks(self, row: int) -> list[int]:
         return self.table[row, : self.count[row]].tolist()
@@ -57,8 +57,10 @@ class BlockTables:
         self._changed.append((np.full(len(blocks), row, dtype=np.int32), indices, values))
 
     def copy_block(self, source: int, target: int) -> None:
-        """The executor copies `source` into `target` before the next step writes anything."""
-        self._copies.append((source, target))
+        """The executor copies `source` into `target` before the next step writes anything. It reads all sources
+        first, so the copy of a block that is yet to be filled by a copy is one of that copy's source.
+        """
+        self._copies[target] = self._copies.get(source, source)
 
     def clear(self, row: int) -> list[int]:
         """Empties a row and returns what it held."""
@@ -71,8 +73,10 @@ class BlockTables:
         if not self._changed and not self._copies:
             return TableChanges(_NONE, _NONE, _NONE, _NO_COPIES)
         changed, copies = self._changed, self._copies
-        self._changed, self._copies = [], []
-        copied = np.array(copies, dtype=np.int32) if copies else _NO_COPIES
+        self._changed, self._copies = [], {}
+        copied = (
+            np.array([*zip(copies.values(), copies, strict=True)], dtype=np.int32) if copies else _NO_COPIES
+        )
         if not changed:
             return TableChanges(_NONE, _NONE, _NONE, copied)
         if len(changed) == 1:

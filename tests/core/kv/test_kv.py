@@ -135,6 +135,18 @@ def test_a_whole_hit_leaves_one_token_and_copies_the_block_it_writes() -> None:
     cache.check_integrity(np.array([0, 1]), np.array([8, 7]))
 
 
+def test_a_copy_of_a_copy_names_what_was_there_before() -> None:
+    """A device reads all sources before it writes any target."""
+    cache = make_cache()
+    tokens = np.arange(8, dtype=np.int32)
+    cache.grow(0, 8)
+    cache.commit(0, make_request(tokens.tolist()), tokens)
+    cache.begin(1, cache.match(make_request(tokens.tolist()), tokens))
+    cache.begin(2, cache.fork(1, 7))
+    shared, first, second = (cache.tables.blocks(row)[1] for row in (0, 1, 2))
+    assert cache.tables.take_changes().copies.tolist() == [[shared, first], [shared, second]]
+
+
 def test_changes_leave_once_and_in_order() -> None:
     cache = make_cache()
     cache.grow(2, 9)

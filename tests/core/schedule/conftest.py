@@ -35,8 +35,9 @@ class ListDevice:
             assert new.row not in self.tokens, "a row began twice"
             self.tokens[new.row] = new.tokens.tolist()
         self.tables[plan.table_rows, plan.table_indices] = plan.table_blocks
-        for source, target in plan.copies.tolist():
-            self.slots[target] = list(self.slots[source])
+        read_first = [list(self.slots[source]) for source, _ in plan.copies.tolist()]
+        for (_, target), held in zip(plan.copies.tolist(), read_first, strict=True):
+            self.slots[target] = held
         lines = list(zip(plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist(), strict=True))
         assert len({row for row, _, _ in lines}) == len(lines), "a row twice in a step"
         for row, start, count in lines:
