@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .loads import PACES, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
@@ -111,9 +112,21 @@ def bench(ctx: click.Context, **options: Any) -> None:
         raise click.UsageError("one of --url URL and --offline CONFIG is needed")
     if options["url"] and options["overrides"]:
         raise click.UsageError("--set changes a configuration; a server by its URL has its own")
+    if options["offline"]:
+        _refuse_given(ctx, _OF_A_URL, "is for a server by its --url")
     refuse_both(options, PACES)
     with user_errors():
         _bench(options)
+
+
+_OF_A_URL = ("model", "api_key", "prompts", "vocab_size", "ignore_eos", "timeout_s")
+
+
+def _refuse_given(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
+    """Raises UsageError for the first of these options that stands on the command line."""
+    for option in ctx.command.params:
+        if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} {why}")
 
 
 def _bench(options: dict[str, Any]) -> None:

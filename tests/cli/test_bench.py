@@ -26,6 +26,8 @@ def run(*arguments: str) -> Result:
         (["--url", "http://x", "--offline", "cpu-demo"], "one of --url"),
         (["--url", "http://127.0.0.1:9", "--set", "port=1"], "--set changes a configuration"),
         (["--url", "http://127.0.0.1:9"], "no server answers"),
+        (["--offline", "cpu-demo", "--model", "x"], "--model is for a server by its --url"),
+        (["--offline", "cpu-demo", "--no-ignore-eos"], "--ignore-eos is for a server by its --url"),
         (["--offline", "cpu-dem"], "did you mean cpu-demo"),
         (["--offline", "cpu-demo", "--workload", "chatt"], "did you mean chat"),
         (["--offline", "cpu-demo", "--slo", "fast"], "ttft, tpot, itl or e2e"),
