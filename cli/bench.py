@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from .loads import PACES, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
-from .output import console, format_option, output_option, user_errors, write_text
+from .output import console, echo, format_option, output_option, print_columns, user_errors, write_text
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
@@ -277,9 +277,12 @@ def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> Non
     if options["form"] == "json":
         click.echo(json.dumps(watch.document(), indent=2))
     else:
-        from ..diagnostics.bench.render import print_comparison
+        from ..diagnostics.bench.render import COLUMNS, findings, side_by_side
 
-        print_comparison(console(), watch.comparison())
+        comparison = watch.comparison()
+        print_columns(COLUMNS, side_by_side(comparison), figures=True)
+        for line in findings(comparison):
+            echo(line)
     _write(options["output"], watch.document())
 
 
@@ -367,9 +370,17 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
     if form == "json":
         click.echo(json.dumps([asdict(row) for row in measured], indent=2))
         return
-    from ..diagnostics.bench.render import print_overhead
-
-    print_overhead(console(), measured)
+    header = ("policy", "running", "whole step us", "p99", "schedule", "update", "stated limit")
+    rows = [
+        (
+            row.policy,
+            f"{row.running:,}",
+            *(f"{us:.0f}" for us in (row.engine_us, row.engine_p99_us, row.schedule_us, row.update_us)),
+            "-" if row.budget_us is None else f"{row.budget_us:g}",
+        )
+        for row in measured
+    ]
+    print_columns(header, rows, figures=True)
 
 
 @bench.command()

@@ -64,12 +64,19 @@ def fold(line: str, columns: int, comment: bool = False) -> list[str]:
     )
 
 
-def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows in columns; those for which the terminal is too narrow stand below their row by name, where not empty."""
+def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> None:
+    """Rows in columns; those for which the terminal is too narrow stand below their row by name, where not empty.
+
+    figures: all columns but the first hold figures, and end on one line.
+    """
     widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
     fits = next((n for n in range(len(widths), 1, -1) if sum(widths[:n]) + 2 * (n - 1) <= width()), 1)
     for row in [header, *rows]:
-        echo("  ".join(cell.ljust(wide) for cell, wide in zip(row[:fits], widths, strict=False)).rstrip())
+        placed = [
+            cell.rjust(wide) if figures and place else cell.ljust(wide)
+            for place, (cell, wide) in enumerate(zip(row[:fits], widths, strict=False))
+        ]
+        echo("  ".join(placed).rstrip())
         told = [f"{name}: {cell}" for name, cell in zip(header[fits:], row[fits:], strict=True) if cell]
         if told and row is not header:
             echo(f"    {'; '.join(told)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..results import SATURATED_TTFT_MS, Distribution, Result
-from .overhead import Overhead
 from .policies import Comparison, PolicyResult, describe
 
 _LATENCIES = (
@@ -128,62 +126,38 @@ def policy_line(run: PolicyResult) -> str:
     return ", ".join(told)
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Policies side by side, the ratios between them and what they show."""
-    table = Table(box=None, pad_edge=False)
-    for name in (
-        "policy",
-        "requests",
-        "output tok/s",
-        "TTFT mean",
-        "TTFT p99",
-        "ITL mean",
-        "ITL p50",
-        "ITL p99",
-    ):
-        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=name == "policy")
-    for run in comparison.runs:
-        ttft, itl = run.result.ttft_ms, run.result.itl_ms
-        table.add_row(
+COLUMNS = ("policy", "requests", "output tok/s", "TTFT mean", "TTFT p99", "ITL mean", "ITL p50", "ITL p99")
+
+
+def side_by_side(comparison: Comparison) -> list[tuple[str, ...]]:
+    """A row for each policy under COLUMNS."""
+    return [
+        (
             run.policy,
             f"{run.result.completed}",
             f"{run.result.throughput_output_tokens_per_s:,.1f}",
-            *(milliseconds(ttft, name) for name in ("mean", "p99")),
-            *(milliseconds(itl, name) for name in ("mean", "p50", "p99")),
+            *(milliseconds(run.result.ttft_ms, name) for name in ("mean", "p99")),
+            *(milliseconds(run.result.itl_ms, name) for name in ("mean", "p50", "p99")),
         )
-    console.print(table)
-    console.print("latencies in ms", style="dim")
+        for run in comparison.runs
+    ]
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """What stands below the policies' figures: what they are, the ratios between them and what they show."""
     most = max((run.requests for run in comparison.runs), default=0)
-    for run in comparison.runs:
-        if run.requests < most:
-            told = f"{run.policy} plays the first {run.requests} requests: fewer wait, so its first tokens come sooner"
-            console.print(told, style="dim", highlight=False)
-    for name, value in comparison.ratios().items():
-        console.print(f"  {name}: {value:.2f}", highlight=False)
-    for sentence in describe(comparison):
-        console.print(sentence, highlight=False)
+    return [
+        "latencies in ms",
+        *(
+            f"{run.policy} plays the first {run.requests} requests: fewer wait, so its first tokens come sooner"
+            for run in comparison.runs
+            if run.requests < most
+        ),
+        *(f"  {name}: {value:.2f}" for name, value in comparison.ratios().items()),
+        *describe(comparison),
+    ]
 
 
 def milliseconds(spread: Distribution | None, name: str, digits: int = 0) -> str:
     """One statistic of a distribution (`mean`, `p99`, ...) for a table; a dash where nothing was measured."""
     return "-" if spread is None else f"{getattr(spread, name):,.{digits}f}"
-
-
-def print_overhead(console: Console, measured: Sequence[Overhead]) -> None:
-    """Host time of a step in steady decode."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    for name in ("running", "whole step us", "p99", "schedule", "update", "stated limit"):
-        table.add_column(name, justify="right")
-    for row in measured:
-        limit = "-" if row.budget_us is None else f"{row.budget_us:g}"
-        table.add_row(
-            row.policy,
-            f"{row.running:,}",
-            f"{row.engine_us:.0f}",
-            f"{row.engine_p99_us:.0f}",
-            f"{row.schedule_us:.0f}",
-            f"{row.update_us:.0f}",
-            limit,
-        )
-    console.print(table)

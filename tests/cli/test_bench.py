@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from camshaft.cli.main import main
 from camshaft.core.errors import EvidenceError
 from camshaft.core.recording import Replay
+from camshaft.diagnostics.bench.overhead import Overhead
 from camshaft.diagnostics.bench.url import Target
 
 
@@ -53,6 +54,16 @@ def test_overhead_gives_a_row_for_each_policy_and_number() -> None:
     assert "running" in run("overhead", "--running", "4", "--steps", "30").stdout
 
 
+def test_no_figure_of_the_overhead_is_cut_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Overhead(1024, "continuous-chunked", 30, 4321.0, 98765.0, 1234.0, 2345.0, 150.0)
+    monkeypatch.setattr("camshaft.diagnostics.bench.overhead.measure", lambda *_: row)
+    for columns in ("30", "45", "60", "100"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = run("overhead", "--running", "1024", "--policies", "fair").stdout
+        assert all(figure in shown for figure in ("1,024", "4321", "98765", "1234", "2345", "150"))
+        assert "\u2026" not in shown
+
+
 def test_a_policy_that_is_none_is_refused_before_any_runs() -> None:
     told = run("policies", "--policies", "naive,foo")
     assert told.exit_code == 2
@@ -63,6 +74,7 @@ def test_a_policy_that_is_none_is_refused_before_any_runs() -> None:
 def test_what_has_run_is_written_before_the_next_policy_runs(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
     config, output = tmp_path / "c.yaml", tmp_path / "result.json"
     config.write_text(
         f"model: {tiny_llama}\ndevice: cpu\nmax_model_len: 256\nkv_cache_memory_bytes: 64M\nmax_num_seqs: 4\n"
@@ -81,6 +93,8 @@ def test_what_has_run_is_written_before_the_next_policy_runs(
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert seen == [[], ["naive"], ["naive"], ["naive", "continuous"]]
+    assert result.stdout.count("    TTFT p99: ") == 2  # too wide for a column, and not cut
+    assert "\u2026" not in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rich.console import Console
 from camshaft.core.errors import ConfigError
 from camshaft.diagnostics.bench.gaps import TokenTimes
 from camshaft.diagnostics.bench.policies import Comparison, PolicyResult
-from camshaft.diagnostics.bench.render import print_comparison, print_result
+from camshaft.diagnostics.bench.render import findings, print_result
 from camshaft.diagnostics.results import (
     Distribution,
     RequestRecord,
@@ -92,10 +92,8 @@ def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
 
 
 def test_a_policy_that_played_fewer_requests_is_told() -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
     few = PolicyResult("naive", 8, summarise([RequestRecord(0, 0.0, 10, 2, 0.1, 0.2)], np.array([100.0])), 1)
-    print_comparison(console, Comparison("mixed", (few, replace(few, policy="static", requests=64))))
-    told = console.export_text()
+    told = "\n".join(findings(Comparison("mixed", (few, replace(few, policy="static", requests=64)))))
     assert "naive plays the first 8 requests" in told
     assert "static plays" not in told
 
