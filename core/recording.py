@@ -256,6 +256,8 @@ class _Player:
         for line in self._lines:
             if line["type"] in ("blocks", "request"):
                 self._blocks.setdefault(line["seq"], []).extend(line["hash_ids"])
+        self._tails: dict[int, tuple[int, int]] = {}  # block -> the tokens it begins with, and whose they are
+        self._share_prompts()
         self._num_ended = sum(line["type"] == "request" for line in self._lines)
         self._requests: dict[int, Request] = {}
         self._by_id: dict[str, Request] = {}
@@ -298,6 +300,24 @@ class _Player:
         cut_short = self._lines[-1:] == [_TORN] or self._num_ended < len(self._requests)
         return Replay(self._steps, len(self._requests), difference, cut_short)
 
+    def _share_prompts(self) -> None:
+        """Sequences of one prompt have its blocks, of which the first may have gone before it had any; and in the
+        block where a prompt ends what is drawn may differ from what the first drew.
+        """
+        firsts: dict[str, int] = {}
+        for line in self._lines:
+            if line["type"] != "add":
+                continue
+            seq, first = line["seq"], firsts.get(line["fork_of"])
+            firsts[line["id"]] = seq if first is None else first
+            if first is None:
+                continue
+            whole, tail = divmod(line["input_tokens"], self._block_size)
+            own, shared = self._blocks.get(seq, []), self._blocks.setdefault(first, [])
+            shared += own[len(shared) : whole]
+            if tail and own[whole : whole + 1] != shared[whole : whole + 1] and len(own) > whole:
+                self._tails[own[whole]] = (tail, first)
+
     def _add(self, line: dict[str, Any]) -> None:
         seq, length = line["seq"], line["input_tokens"]
         first = self._by_id.get(line["fork_of"])
@@ -338,5 +358,8 @@ class _Player:
         blocks = self._blocks.get(seq, ())
         block, offset = divmod(place, self._block_size)
         if block < len(blocks):
+            tail, first = self._tails.get(blocks[block], (0, seq))
+            if offset < tail and first != seq:
+                return self._token(first, place)
             return (blocks[block] * 1_000_003 + offset) % (1 << 30)
         return (1 << 30) + (seq * 1_000_003 + place) % (1 << 30)

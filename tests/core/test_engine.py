@@ -250,6 +250,45 @@ def test_a_recording_cut_short_replays_as_far_as_it_goes(tmp_path: Path, overlap
     assert steps == sorted(steps)
 
 
+def test_a_recording_of_siblings_whose_first_left_at_once(tmp_path: Path) -> None:
+    """Only the others ever had blocks of the prompt; a later request finds them."""
+    prompt = list(range(2, 24))
+    engine = make_engine(record=tmp_path / "run.jsonl")
+    for handle in range(4):
+        engine.add(request(handle, prompt, fork_of="r0" if handle else None, max_tokens=3))
+    engine.abort([0])
+    run(engine)
+    engine.add(request(4, prompt, max_tokens=3))
+    run(engine)
+    engine.close()
+    assert engine.scheduler.kv.prefix.hits >= 20
+    assert replay(tmp_path / "run.jsonl").first_difference is None
+
+
+def test_a_recording_of_a_conversation_that_goes_on_from_another_choice(tmp_path: Path) -> None:
+    """Where the prompt ends within a block, each of n fills the rest of it in its own way."""
+
+    class Dice(FakeDevice):
+        def collect(self, handle: StepPlan) -> StepResult:
+            result = super().collect(handle)
+            tokens = 10 + 7 * result.rows + handle.starts[handle.samples]
+            return StepResult(handle.step, result.rows, tokens.astype(np.int32), 1.0)
+
+    engine = make_engine(record=tmp_path / "run.jsonl")
+    engine._executor = Dice()
+    prompt = list(range(2, 12))  # two blocks and a half
+    for handle in range(3):
+        engine.add(request(handle, prompt, fork_of="r0" if handle else None, max_tokens=9))
+    outputs = run(engine)
+    for handle in range(3):
+        turn = [*prompt, *(token for output in outputs[handle] for token in output.tokens), 5, 6, 7]
+        engine.add(request(10 + handle, turn, max_tokens=2))
+        run(engine)
+    engine.close()
+    assert engine.scheduler.kv.prefix.hits >= 3 * 16
+    assert replay(tmp_path / "run.jsonl").first_difference is None
+
+
 def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record_some(path, "continuous-chunked", seed=6)
