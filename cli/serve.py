@@ -70,8 +70,11 @@ def _serve(source: str | None, overrides: tuple[str, ...], given: dict[str, Any]
     from ..core.config import load_config, preset_names
     from ..core.model.loading.hub import locate
 
-    if given["model"] in preset_names() and not os.path.exists(given["model"]):
-        raise click.UsageError(f"{given['model']} is a preset: engine serve --config {given['model']}")
+    model = given["model"] or ""
+    if model in preset_names() and not os.path.exists(model):
+        raise click.UsageError(f"{model} is a preset: engine serve --config {model}")
+    if model.endswith((".yaml", ".yml")) and os.path.isfile(model):
+        raise click.UsageError(f"{model} is a configuration: engine serve --config {model}")
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     loaded = load_config(source, [*overrides, *options])
     if loaded.source is not None and not skip_check:

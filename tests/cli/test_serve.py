@@ -76,6 +76,14 @@ def test_a_preset_given_as_a_model_is_told_from_one() -> None:
     assert "is a preset: engine serve --config h100-70b" in result.output
 
 
+def test_a_configuration_given_as_a_model_is_told_from_one(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: m\n")
+    result = run(str(file))
+    assert result.exit_code == 2
+    assert f"serve.yaml is a configuration: engine serve --config {file}" in result.output
+
+
 def test_a_missing_file_names_the_presets() -> None:
     result = run("--config", "no-such")
     assert result.exit_code == 2
