@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
@@ -35,6 +35,7 @@ class _Call:
     echoes: list[str]  # by prompt; empty without echo
     names: TokenNames
     created: int
+    echoed: dict[int, CompletionLogprobs] = field(default_factory=dict)  # by prompt: each of n tells the same
 
     def prompt_of(self, index: int) -> int:
         return index // self.wanted[0].n
@@ -113,7 +114,8 @@ def _choice(call: _Call, answer: Answer) -> CompletionChoice:
         stop_reason=answer.stop_reason,
     )
     if want.top_logprobs is not None:
-        choice.logprobs = _echo_logprobs(call, answer.index)
+        choice.logprobs = CompletionLogprobs()
+        _extend(choice.logprobs, _echo_logprobs(call, answer.index))
         offsets = [len(echo) + offset for offset in answer.text_offsets]
         _extend(
             choice.logprobs,
@@ -132,12 +134,16 @@ def _choice(call: _Call, answer: Answer) -> CompletionChoice:
 
 
 def _echo_logprobs(call: _Call, index: int) -> CompletionLogprobs:
-    want = call.wanted[call.prompt_of(index)]
+    place = call.prompt_of(index)
+    want = call.wanted[place]
     if not want.echo or want.top_logprobs is None:
         return CompletionLogprobs()
-    sequence = call.generation.sequences[index]
-    offsets = echo_offsets(call.service.texts, sequence.prompt, len(call.echoes[call.prompt_of(index)]))
-    return echoed_logprobs(call.names, sequence.prompt, offsets, sequence.prompt_logprobs, want.top_logprobs)
+    if place not in call.echoed:
+        sequence = call.generation.sequences[index]
+        prompt, told = sequence.prompt, sequence.prompt_logprobs
+        offsets = echo_offsets(call.service.texts, prompt, len(call.echoes[place]))
+        call.echoed[place] = echoed_logprobs(call.names, prompt, offsets, told, want.top_logprobs)
+    return call.echoed[place]
 
 
 def _extend(reply: CompletionLogprobs, more: CompletionLogprobs) -> None:
@@ -164,7 +170,9 @@ def _chunk_choices(call: _Call, delta: Delta, first: bool) -> list[CompletionCho
         stop_reason=delta.stop_reason,
     )
     if want.top_logprobs is not None:
-        logprobs = _echo_logprobs(call, delta.index) if first else CompletionLogprobs()
+        logprobs = CompletionLogprobs()
+        if first:
+            _extend(logprobs, _echo_logprobs(call, delta.index))
         offsets = [len(echo) + offset for offset in delta.text_offsets[: len(delta.logprobs)]]
         _extend(logprobs, completion_logprobs(call.names, delta.logprobs, offsets, want.top_logprobs))
         choice.logprobs = logprobs if logprobs.tokens else None

@@ -46,6 +46,7 @@ DEFAULT_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BadWords = tuple[tuple[int, ...], ...]
 
 MAX_LISTED_IDS = 1 << 18  # of one HTTP request: a whole vocabulary, once
+MAX_TOLD = 1 << 20  # log-probabilities of a prompt, over all choices
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 
@@ -135,6 +136,7 @@ def wanted(
     """
     refuse_unsupported(body)
     top_logprobs, prompt_logprobs = _logprobs(body, defaults.max_logprobs)
+    _check_told(body, prompt_len, prompt_logprobs)
     limit, discard = _max_tokens(body, prompt_len, limits, defaults)
     min_tokens = body.min_tokens or 0
     if min_tokens > limit:
@@ -237,6 +239,18 @@ def _logprobs(body: CompletionRequest | ChatRequest, most: int) -> tuple[int | N
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
     return top, prompt
+
+
+def _check_told(body: CompletionRequest | ChatRequest, prompt_len: int, alternatives: int | None) -> None:
+    """Each choice of a completion tells the prompt's log-probabilities: a small request could ask for gigabytes."""
+    n = body.n or 1
+    if alternatives is None or n == 1 or isinstance(body, ChatRequest):
+        return
+    told = n * prompt_len * (alternatives + 1)
+    if told > MAX_TOLD:
+        raise RequestError(
+            f"{told} log-probabilities of the prompt in n = {n} choices; at most {MAX_TOLD}", "n"
+        )
 
 
 def _seed(body: SamplingFields, defaults: SamplingDefaults) -> int | None:

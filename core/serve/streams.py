@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -119,20 +120,28 @@ async def events(
     each_usage = bool(include_usage and options and options.continuous_usage_stats)
     begun: set[int] = set()
     async for deltas in generation.deltas():
-        chunks: list[bytes] = []
+        chunks: list[Chunk] = []
+        positions = 0
         for delta in deltas:
+            positions += len(delta.logprobs)
+            if delta.index not in begun:
+                positions += len(generation.sequences[delta.index].prompt_logprobs)
             for choice in choices(delta, delta.index not in begun):
                 chunk = reply([choice])
                 if include_usage:
                     chunk.usage = service.usage(generation) if each_usage else None
-                chunks.append(event(chunk))
+                chunks.append(chunk)
             begun.add(delta.index)
         if chunks:
-            yield b"".join(chunks)
+            yield await off_loop(positions * _ENTRY_CHARS, partial(_written, chunks))
     if include_usage:
         last = reply([])
         last.usage = service.usage(generation)
         yield event(last)
+
+
+def _written(chunks: list[Chunk]) -> bytes:
+    return b"".join(map(event, chunks))
 
 
 class EventStream(Response):

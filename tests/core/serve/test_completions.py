@@ -177,6 +177,18 @@ def test_streamed_logprobs_are_the_whole_ones(server: Running) -> None:
         assert [item for chunk in chunks for item in chunk[key]] == whole[key]
 
 
+def test_prompt_logprobs_of_many_choices_are_bounded(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("camshaft.core.serve.params.MAX_TOLD", 1000)
+    body = {"prompt": [5] * 100, "echo": True, "max_tokens": 1, "logprobs": 4}
+    refused = server.post("/v1/completions", {**body, "n": 3})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "n"
+    for n, logprobs in ((1, 20), (2, 4), (3, None)):
+        assert server.post("/v1/completions", {**body, "n": n, "logprobs": logprobs}).status_code == 200
+
+
 def test_prompt_logprobs(server: Running) -> None:
     ids = server.tokenizer.encode("lazy dog")
     positions = ask(server, "lazy dog", prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
