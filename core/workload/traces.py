@@ -11,7 +11,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +47,7 @@ class RecordedTrace:
 def read_trace(path: Path, kind: Format = "auto", limit: int | None = None) -> RecordedTrace:
     """Reads a trace file, the first `limit` rows of it. Raises EvidenceError naming file and line."""
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             first = lines.readline()
             found = _detect(path, first) if kind == "auto" else kind
             lines.seek(0)
@@ -79,6 +79,11 @@ def _detect(path: Path, first: str) -> Literal["azure", "mooncake", "recording"]
     )
 
 
+def _unusable(path: Path, line: int, error: Exception) -> EvidenceError:
+    why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+    return EvidenceError(f"{path}:{line}: unusable row: {why}")
+
+
 def _tokens(value: Any, least: int = 1) -> int:
     number = int(value)
     if number < 0:
@@ -97,16 +102,17 @@ def _azure(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
             moment = _timestamp(row["TIMESTAMP"])
             rows.append(TraceRow(moment, _tokens(row["ContextTokens"]), _tokens(row["GeneratedTokens"])))
         except (ValueError, TypeError) as error:
-            raise EvidenceError(f"{path}:{reader.line_num}: unusable row: {error}") from error
+            raise _unusable(path, reader.line_num, error) from error
     return RecordedTrace("azure", tuple(rows))
 
 
-def _timestamp(text: str) -> float:
-    """Seconds of `2023-11-16 18:17:03.9799600`; the fraction has seven digits, one more than datetime reads."""
-    whole, _, fraction = text.strip().partition(".")
-    digits = fraction.split("+")[0].rstrip("Z")
-    moment = datetime.fromisoformat(whole + "+00:00").timestamp()
-    return moment + (float(f"0.{digits}") if digits else 0.0)
+def _timestamp(text: str | None) -> float:
+    """Seconds of `2023-11-16 18:17:03.9799600`, to the microsecond; in UTC unless it says otherwise."""
+    try:
+        moment = datetime.fromisoformat((text or "").strip())
+    except ValueError:
+        raise ValueError(f"TIMESTAMP {text!r} is no time, such as 2023-11-16 18:17:03.97") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _json_lines(path: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -137,7 +143,7 @@ def _mooncake(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
                 )
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
+            raise _unusable(path, number, error) from error
     return RecordedTrace("mooncake", tuple(rows), MOONCAKE_BLOCK_TOKENS)
 
 
@@ -170,7 +176,7 @@ def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
             if kind == "request":
                 rows.append(_recorded(record, blocks.pop(seq)))
         except (KeyError, ValueError, TypeError) as error:
-            raise EvidenceError(f"{path}:{number}: unusable row: {error!r}") from error
+            raise _unusable(path, number, error) from error
     rows.sort(key=lambda row: row.arrival_s)  # lines are written as requests end
     return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)))
 

@@ -40,6 +40,21 @@ def test_azure(tmp_path: Path) -> None:
     assert len(read_trace(write(tmp_path, "a.csv", AZURE), limit=2).rows) == 2
 
 
+def test_a_trace_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + AZURE.replace("\n", "\r\n").encode())
+    assert read_trace(file) == read_trace(write(tmp_path, "b.csv", AZURE))
+
+
+def test_times_with_and_without_a_fraction_and_a_zone(tmp_path: Path) -> None:
+    times = ["2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01+00:00", "2024-05-10T02:00:02Z"]
+    rows = "".join(f"{time},5,5\n" for time in [*times, "2024-05-10 02:00:02.5", "2024-05-10 04:00:03+02:00"])
+    trace = read_trace(write(tmp_path, "a.csv", AZURE.partition("\n")[0] + "\n" + rows))
+    assert [row.arrival_s for row in trace.rows] == pytest.approx(
+        [0, 0.99007, 7201.99007, 7202.49007, 7202.99007], abs=1e-5
+    )
+
+
 def test_mooncake_blocks_are_shared_tokens(tmp_path: Path) -> None:
     write(tmp_path, "m.jsonl", MOONCAKE)
     rows = list(load_workload({"arrival": {"kind": "trace", "file": str(tmp_path / "m.jsonl")}}).requests())
@@ -102,9 +117,9 @@ def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -
         ("a.csv", "x,y\n1,2\n", "unknown trace format; known: azure"),
         ("a.csv", "TIMESTAMP,ContextTokens\n", "GeneratedTokens is missing"),
         ("a.csv", AZURE + "2023-11-16 18:17:09.1,x,3\n", r"a.csv:5: unusable row"),
-        ("a.csv", AZURE + "yesterday,3,3\n", r"a.csv:5: unusable row"),
+        ("a.csv", AZURE + "yesterday,3,3\n", r"a.csv:5: unusable row: TIMESTAMP 'yesterday' is no time"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
-        ("m.jsonl", MOONCAKE + '{"timestamp": 3}\n', r"m.jsonl:4: unusable row"),
+        ("m.jsonl", MOONCAKE + '{"timestamp": 3}\n', r"m.jsonl:4: unusable row: input_length is missing$"),
         ("m.jsonl", MOONCAKE + "{nonsense\n", r"m.jsonl:4: not a JSON line"),
         ("m.jsonl", MOONCAKE + "[1]\n", r"m.jsonl:4: a JSON object"),
         (
