@@ -117,8 +117,8 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> PolicyFile:
         known = f"known are {', '.join(names())}, or a file's path"
         raise PolicyError(f"no policy {str(source)!r}: {known}{_hint(str(source), names())}")
     try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise PolicyError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(data, dict):
         raise PolicyError(f"{path}: a policy file is a mapping, this is {type(data).__name__}")

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 
 from ...core.errors import ConfigError, EvidenceError
-from ...core.places import Loader
+from ...core.places import load_yaml
 
 if TYPE_CHECKING:
     from ...core.config.hardware import Hardware
@@ -98,8 +97,8 @@ def devices() -> tuple[Device, ...]:
 def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds. Raises EvidenceError for a file that holds none."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raw = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise EvidenceError(f"{path}: not readable: {error}") from error
     if not isinstance(raw, dict):
         raise EvidenceError(f"{path}: a hardware sheet is a mapping")

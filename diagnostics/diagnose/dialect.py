@@ -10,15 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ...core.places import Loader, parse_scalar
+from ...core.places import load_yaml, parse_scalar
 from .model import Proof, Report
 
 
 @cache
 def _table() -> dict[str, Any]:
-    return yaml.load((Path(__file__).parent / "dialect.yaml").read_text(), Loader=Loader)
+    return load_yaml((Path(__file__).parent / "dialect.yaml").read_text(encoding="utf-8"))
 
 
 def is_sglang_command(text: str) -> bool:

@@ -14,11 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
-from ...core.places import Loader, nearest
+from ...core.places import load_yaml, nearest
 from ..results import unit_missing
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting
@@ -62,11 +60,11 @@ def _argument(argument: str, name: str, value: str) -> Evidence:
 
 def _read_file(path: Path) -> Evidence:
     try:
-        told = yaml.load(path.read_text(encoding="utf-8", errors="replace"), Loader=Loader)
+        told = load_yaml(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise EvidenceError(f"{path}: {error.strerror}; --observed takes key=value or a file") from error
-    except yaml.YAMLError as error:
-        raise EvidenceError(f"{path}: neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise EvidenceError(f"{path}: {error}") from error
     if not isinstance(told, Mapping):
         raise EvidenceError(f"{path}: a mapping of figures is needed, not a {type(told).__name__}")
     return observed_mapping(told, path.name)

@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ...core.places import Loader
+from ...core.places import load_yaml
 from .model import Figure, Trend
 
 _FILE = Path(__file__).with_name("vocabulary.yaml")
@@ -50,7 +48,7 @@ class Meaning:
 @cache
 def vocabulary() -> dict[str, Any]:
     """The table of names, as written in `vocabulary.yaml`."""
-    return yaml.load(_FILE.read_text(), Loader=Loader)
+    return load_yaml(_FILE.read_text(encoding="utf-8"))
 
 
 @cache

@@ -65,9 +65,10 @@ def test_a_file_by_path(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("api_version: 1\norder: deadline\n")
     assert load_policy(file).name == "mine"
-    file.write_text("[1, 2")
-    with pytest.raises(PolicyError, match="not readable as YAML"):
-        load_policy(file)
+    for text in ("[1, 2", "order: 2024-99-99", "order: " + "[" * 20_000):
+        file.write_text(text)
+        with pytest.raises(PolicyError, match="not readable as YAML"):
+            load_policy(file)
     file.write_text("victim: youngest")
     with pytest.raises(PolicyError, match=r"mine\.yaml: victim: no 'youngest'"):
         load_policy(file)

@@ -54,6 +54,9 @@ def test_unknown_keys_of_a_sheet_are_refused(tmp_path) -> None:
     file.write_text((FOLDER / "h200.yaml").read_text() + "colour: green\n")
     with pytest.raises(EvidenceError, match="colour"):
         read_hardware(file)
+    file.write_text("name: 2024-99-99")
+    with pytest.raises(EvidenceError, match="not readable"):
+        read_hardware(file)
 
 
 @pytest.mark.parametrize("name", ["H1000", "B2000", "L400", "H100 MIG 1g.10gb", "my-h100", "4xH100"])

@@ -131,6 +131,14 @@ def test_unusable_arguments_are_refused(argument: str) -> None:
         read_observed([argument])
 
 
+@pytest.mark.parametrize("text", ["ttft_p99_s: 2024-99-99", "ttft_p99_s: &a {b: *a}", "ttft: [", "- 1"])
+def test_a_file_that_holds_no_figures_is_refused(text: str, tmp_path) -> None:
+    file = tmp_path / "seen.yaml"
+    file.write_text(text)
+    with pytest.raises(EvidenceError, match="seen"):
+        read_observed([str(file)])
+
+
 @pytest.mark.parametrize(
     ("text", "inputs", "outputs"),
     [
