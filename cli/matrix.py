@@ -114,9 +114,10 @@ def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
 def _elsewhere(table: Table, spelled: str) -> str:
     """Which other releases have an option; empty where none has."""
     from ..diagnostics.compat.releases.history import options
+    from ..diagnostics.compat.releases.table import option_of
 
     lives, version = options(table.engine), table.version
-    name = lives.name("--" + spelled.lstrip("-").replace("_", "-"))
+    name = lives.name(option_of(spelled.lstrip("-")))
     if name is None:
         return ""
     gone, later = lives.removed_by(name, version), lives.arrives_after(name, version)

@@ -97,7 +97,7 @@ def guess_engine(configuration: Configuration, releases: Sequence[str] = ()) -> 
     releases = [release for release in releases if release not in NEWEST]
     if releases:
         return "camshaft" if all(_has("camshaft", r) and not _has("vllm", r) for r in releases) else "vllm"
-    keys = ["--" + entry.key.replace("_", "-") for entry in configuration.entries]
+    keys = [table.option_of(entry.key) for entry in configuration.entries]
     try:
         own = table.load("camshaft", versions("camshaft")[-1])
         other = table.load("vllm", versions("vllm")[-1])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..releases.changes import DefaultChange, MeaningChange
+from ..releases.table import option_of
 from .context import Context
 from .findings import Edit, Finding, Severity
 
@@ -124,7 +125,7 @@ def _effective(context: Context, said: set[str]) -> Iterator[Finding]:
     before = context.effective(COMPARED, context.start)
     after = context.effective(COMPARED)
     for name in COMPARED:
-        flag = "--" + name.replace("_", "-")
+        flag = option_of(name)
         old, new = before.get(name), after.get(name)
         if flag in said or old is None or new is None or "given" in (old.origin, new.origin):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..releases.table import option_of
 from .context import Context
 from .findings import Finding
 
@@ -23,7 +24,7 @@ def device_findings(context: Context) -> Iterator[Finding]:
     elsewhere = values.get("distributed_executor_backend") not in (None, "mp") or "nnodes" in values
     if context.engine != "vllm" or not gpus or wanted <= gpus or elsewhere:
         return
-    flags = tuple("--" + name.replace("_", "-") for name in sizes)
+    flags = tuple(option_of(name) for name in sizes)
     given = " and ".join(f"{flag} {size}" for flag, size in zip(flags, sizes.values(), strict=True))
     yield Finding(
         code="IN-05",

@@ -9,7 +9,7 @@ from typing import Any
 from ..inputs.base import EnvSetting
 from ..parsing.parser import arity
 from ..releases.changes import VariableChange
-from ..releases.table import Flag
+from ..releases.table import Flag, option_of
 from ..releases.versions import Version, parse
 from .context import Context
 from .findings import Change, Edit, Finding, Severity
@@ -233,7 +233,7 @@ def _unknown(context: Context, setting: EnvSetting) -> Finding | None:
         return None
     near = close_to(setting.name, context.table.env, cutoff=0.8)
     hint = f"Did you mean {near}?" if near else f"Unset {setting.name}."
-    flag = context.table.find("--" + setting.name.removeprefix("VLLM_").lower().replace("_", "-"))
+    flag = context.table.find(option_of(setting.name.removeprefix("VLLM_").lower()))
     if flag is not None:
         hint = f"Unset it; the server takes {_as_option(flag, flag.name, setting.value)}."
     message = f"No release of {context.engine} reads {name}; it has no effect."

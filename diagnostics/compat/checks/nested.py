@@ -8,6 +8,7 @@ from typing import Any
 from ..parsing.parser import Use
 from ..releases.dialect import evidence
 from ..releases.history import Span
+from ..releases.table import option_of
 from .bounds import leaves
 from .context import Context
 from .findings import Change, Finding
@@ -76,7 +77,7 @@ def _absent(context: Context, use: Use, path: str) -> Finding:
     else:
         code, kind = "FL-16", "unknown"
         told = f"{flag} has no key {path!r} at {context.target}"
-        former = context.changes.options.get("--" + path.replace("_", "-"))
+        former = context.changes.options.get(option_of(path))
         meant = former.key_at(context.target) if former is not None and former.into == flag else None
         meant = meant or close_to(path, use.flag.nested)
         fix = f"Did you mean {meant!r}?" if meant else "Delete the key."

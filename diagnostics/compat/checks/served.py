@@ -21,6 +21,7 @@ from ....core.errors import CapacityError, ConfigError, ModelError
 from ....core.places import Place
 from ...cost.devices import hardware_of
 from ..facts.sheets import ARITHMETIC
+from ..releases.table import option_of
 from .combinations import memory_not_looked_at
 from .context import Context
 from .findings import Finding
@@ -42,7 +43,7 @@ def served_findings(context: Context) -> Iterator[Finding]:
         if knob.asks(value):
             severity = "warning" if knob.name in _ONLY_PREDICTED else "error"
             message = f"{knob.name}={value}: `engine serve` refuses it for now: {knob.why}."
-            yield _refused(context, "CF-01", message, (_flag(knob.name),), severity)
+            yield _refused(context, "CF-01", message, (option_of(knob.name),), severity)
     yield from _resolved_findings(context, loaded)
 
 
@@ -67,7 +68,7 @@ def _loaded(context: Context) -> LoadedConfig:
     """The configuration with the places where the checked input has its values."""
     loaded = load_config(context.values, purpose="inspect")
     entries = {
-        name: entry if entry.origin == "preset" else replace(entry, place=context.place_of([_flag(name)]))
+        name: entry if entry.origin == "preset" else replace(entry, place=context.place_of([option_of(name)]))
         for name, entry in loaded.entries.items()
     }
     return replace(loaded, entries=entries)
@@ -107,7 +108,3 @@ def _place_in(context: Context, message: str) -> tuple[Place, str]:
         if message.startswith(f"{use.option.place}: "):
             return use.option.place, message.removeprefix(f"{use.option.place}: ")
     return context.configuration.start_place, message
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -12,7 +12,7 @@ from ..checks.context import Context
 from ..checks.findings import Edit, Result
 from ..inputs.base import Configuration, Entry, EnvSetting, UnreadableInput, Word
 from ..inputs.read import read_again
-from ..releases.table import negative_of
+from ..releases.table import negative_of, option_of
 from ..releases.versions import parse
 from .cut import Changes, cut_variable
 from .settings import CannotFix, edit_settings
@@ -188,7 +188,7 @@ def _holds(again: Configuration, context: Context, edits: Sequence[Edit]) -> boo
 
 def _option(item: object) -> str:
     """The option that a word or a key with its value names."""
-    return "--" + item[0].replace("_", "-") if isinstance(item, tuple) else str(item).partition("=")[0]
+    return option_of(item[0]) if isinstance(item, tuple) else str(item).partition("=")[0]
 
 
 def _is_json(text: str) -> bool:

@@ -12,7 +12,7 @@ from ....core.config.resolve import _RULES
 from ....core.config.schema import NEGATIVES, ServeConfig, group_of
 from ....core.config.values import human_bytes, human_int, human_int_or_auto, json_mapping, names
 from ....core.version import __version__
-from ..releases.table import EnvVar, Flag, Table, negative_of
+from ..releases.table import EnvVar, Flag, Table, negative_of, option_of
 from ..releases.versions import Version, parse
 from .interpret.fields import BOUNDS
 from .release import Harvest
@@ -48,9 +48,9 @@ def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
     parts, optional = _parts(hint)
     type_name, parse_name = _type(parts)
     default = _plain(field.get_default(call_default_factory=True))
-    option = "--" + name.replace("_", "-")
+    option = option_of(name)
     is_bool = type_name == "bool"
-    older = ["--" + negative.replace("_", "-") for negative, switch in NEGATIVES.items() if switch == name]
+    older = [option_of(negative) for negative, switch in NEGATIVES.items() if switch == name]
     return Flag(
         name=option,
         type=type_name,

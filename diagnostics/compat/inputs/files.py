@@ -12,6 +12,7 @@ import yaml
 
 from ....core.errors import CamshaftError
 from ..releases.history import options
+from ..releases.table import option_of
 from .base import Configuration, Entry
 from .nodes import Tree
 
@@ -48,7 +49,7 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
 
 def _is_foreign(items: list[tuple[object, yaml.Node, yaml.Node]]) -> bool:
     """Whether a mapping is some other program's: nested, or of several keys, and few are options of an engine."""
-    names = ["--" + str(key).replace("_", "-") for key, _, _ in items]
+    names = [option_of(str(key)) for key, _, _ in items]
     values = [value.value for _, _, value in items if not isinstance(value, yaml.ScalarNode)]
     nested = any(not isinstance(item, yaml.ScalarNode) for value in values for item in value)
     least = (len(items) + 1) // 2 if nested else max(int(len(items) > 2), len(items) // 4)

@@ -15,7 +15,7 @@ import msgspec
 from ....core.places import Place
 from ..inputs.base import Configuration, Entry, Word
 from ..releases.dialect import Dialect
-from ..releases.table import Flag, Table, negative_of
+from ..releases.table import Flag, Table, negative_of, option_of
 from .conversion import BadValue, human_readable
 
 Origin = Word | Entry
@@ -182,7 +182,7 @@ def _boolean(
     if value:
         built.arguments.append(Argument(name, (entry,)))
         return
-    negative = negative_of("--" + (entry.key.replace("_", "-") if typed else entry.key))
+    negative = negative_of(option_of(entry.key) if typed else f"--{entry.key}")
     exact = flag is not None and negative in flag.negatives
     if exact and (typed or dialect.yaml_false == "negated"):
         built.arguments.append(Argument(negative, (entry,)))

@@ -14,6 +14,11 @@ from .versions import UnknownVersion, Version, versions
 NEGATION = "--no-"
 
 
+def option_of(name: str) -> str:
+    """`--max-num-seqs` of `max_num_seqs`."""
+    return "--" + name.replace("_", "-")
+
+
 def negative_of(option: str) -> str:
     """`--no-x` of `--x`."""
     return NEGATION + option[2:]
@@ -140,7 +145,7 @@ class Table:
         if head.startswith("--"):
             head = head.split(".", 1)[0].replace("_", "-")
         elif not head.startswith("-"):
-            head = "--" + head.split(".", 1)[0].replace("_", "-")
+            head = option_of(head.split(".", 1)[0])
         else:
             head = head.split(".", 1)[0]
         name = flags.get(head)
@@ -149,10 +154,7 @@ class Table:
     def is_negative(self, spelled: str) -> bool:
         """Whether `spelled` is the form that turns a boolean flag off."""
         flag = self.find(spelled)
-        return (
-            flag is not None
-            and "--" + spelled.lstrip("-").split("=", 1)[0].replace("_", "-") in flag.negatives
-        )
+        return flag is not None and option_of(spelled.lstrip("-").split("=", 1)[0]) in flag.negatives
 
     def spellings(self) -> list[str]:
         """Every option string the release's parser knows."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..facts.unknown import Unknown
-from ..releases.table import EACH
+from ..releases.table import EACH, option_of
 
 Node = list[Any]
 Lookup = Callable[[str], Any]
@@ -333,7 +333,7 @@ def _symbol(op: Any, source: str) -> str:
 
 def option(name: str) -> str:
     """The option that a name reads (`kept.speculative_config.method`: --speculative-config)."""
-    return "--" + plain(name).partition(".")[0].replace("_", "-")
+    return option_of(plain(name).partition(".")[0])
 
 
 def options(names: Iterable[str]) -> list[str]:

@@ -43,7 +43,7 @@ def parser_defaults(engine: str, version: Version) -> Callable[[str], Any]:
 
     def default(name: str) -> Any:
         dest, _, path = name.partition(".")
-        flag = flags.get("--" + dest.replace("_", "-"))
+        flag = flags.get(table.option_of(dest))
         if flag is None:
             return None
         if path:
