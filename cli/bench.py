@@ -38,7 +38,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
         output_option("--output", "Also write the JSON to this file."),
         click.option("--slo", metavar="TARGETS", help="Targets for goodput, e.g. ttft=500ms,itl=50ms."),
         click.option("--requests", type=click.IntRange(min=1), help="Only the first so many requests."),
-        click.option("--seed", type=click.IntRange(min=0), help="Seed of the prompts' contents; default: for a URL another one each time, so that no cache holds them, else 0."),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of the prompts' contents; default: 0, for a URL another one each time."),
         click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Uncounted requests first."),
         set_option,
     ):  # fmt: skip
@@ -223,7 +223,13 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
 
 @bench.command()
 @click.option(
-    "--config", "source", default="cpu-demo", show_default=True, metavar="CONFIG", shell_complete=presets
+    "--config",
+    "source",
+    default="cpu-demo",
+    show_default=True,
+    metavar="CONFIG",
+    shell_complete=presets,
+    help="The engine, but for its policy.",
 )
 @click.option(
     "--workload",
@@ -238,6 +244,7 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
     default="naive,static,continuous,continuous-chunked",
     show_default=True,
     shell_complete=policy_list,
+    help="By name or file, with commas.",
 )
 @click.option("--quick", is_flag=True, help="A small load: the order is the same, the ratios are smaller.")
 @_load_options
@@ -346,8 +353,11 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
     default="continuous-chunked,latency,fair",
     show_default=True,
     shell_complete=policy_list,
+    help="By name or file, with commas.",
 )
-@click.option("--steps", type=click.IntRange(min=30), default=600, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(min=30), default=600, show_default=True, help="Steps that are timed."
+)
 @format_option
 def overhead(running: str, names: str, steps: int, form: str) -> None:
     """Time the scheduler and its bookkeeping per step of steady decode, with an executor that does nothing."""

@@ -155,7 +155,7 @@ def test_the_classic_policies_come_out_in_their_order(bench: Any) -> None:
 
 
 def test_a_seed_is_of_what_each_policy_is_asked(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def prompts(**keys: int) -> list[list[int]]:
+    def prompts(**keys: Any) -> list[list[int]]:
         asked: list[list[int]] = []
         add = Engine.add
         with monkeypatch.context() as patch:
