@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) *([kKMGT])(i?)B")
-_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+from ..numerals import human_readable, human_readable_bytes
 
 
 def not_bool(value: Any) -> Any:
@@ -22,33 +18,18 @@ def not_bool(value: Any) -> Any:
 def human_int(value: Any) -> Any:
     """Integers as vLLM reads them: 1k is 1,000, 1K is 1,024, 25.6k is 25,600."""
     not_bool(value)
-    if not isinstance(value, str):
-        return value
-    match = _HUMAN.fullmatch(value.strip())
-    if match is None:
-        return value
-    number, suffix = match.groups()
-    if suffix in _DECIMAL:
-        return round(float(number) * _DECIMAL[suffix])
-    if "." in number:
-        raise ValueError(
-            f"{value}: {suffix} is a power of 1,024 and takes whole numbers; did you mean {number}{suffix.lower()}?"
-        )
-    return int(number) * _BINARY[suffix]
+    number = human_readable(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 def human_bytes(value: Any) -> Any:
     """A size: as `human_int`, or with its unit: 1GiB is 1,024 MiB, 1GB is 1,000 MB."""
     if not isinstance(value, str):
-        return human_int(value)
-    match = _BYTES.fullmatch(value.strip())
-    if match is not None:
-        number, prefix, binary = match.groups()
-        return round(float(number) * (_BINARY[prefix.upper()] if binary else _DECIMAL[prefix.lower()]))
-    size = human_int(value)
-    if isinstance(size, str) and not size.strip().lstrip("+-").isdecimal():
+        return not_bool(value)
+    size = human_readable_bytes(value)
+    if size is None and not value.strip().lstrip("+-").isdecimal():
         raise ValueError("a size is needed, such as 2GiB, 500MB or a number of bytes")
-    return size
+    return value if size is None else size
 
 
 def human_int_or_auto(value: Any) -> Any:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from ....core import numerals
 from ..releases.dialect import Dialect
 from ..releases.table import Flag
 
-DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 LEVELS = ("0", "1", "2", "3")
-BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class BadValue(Exception):
@@ -80,7 +78,7 @@ def _typed(flag: Flag, text: str) -> Any:
     if flag.parse == "human_readable_or_auto" and text.strip().lower() in ("auto", "-1"):
         return -1
     if flag.parse == "human_readable_bytes":
-        return _bytes(text)
+        return _written(text, numerals.human_readable_bytes)
     if flag.parse in ("human_readable", "human_readable_or_auto"):
         return human_readable(text)
     if flag.parse == "snake_case":
@@ -187,25 +185,14 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _bytes(text: str) -> int:
-    """A size with its unit: `1GiB`, `500MB`; else as `human_readable`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kKMGT])(i?)B", text.strip())
-    if match is None:
-        return human_readable(text)
-    number, prefix, binary = match.groups()
-    return round(float(number) * (BINARY[prefix.upper()] if binary else DECIMAL[prefix.lower()]))
-
-
 def human_readable(text: str) -> int:
-    """`1k` as 1,000, `1K` as 1,024, `25.6k` as 25,600 (vLLM's human_readable_int)."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
-    if match is None:
-        return _int(text.strip())
-    number, suffix = match.groups()
-    if suffix in DECIMAL:
-        return int(float(number) * DECIMAL[suffix])
-    if "." in number:
-        raise BadValue(
-            f"{text!r}: no decimals with the binary suffix {suffix}; {number}{suffix.lower()} would be read"
-        )
-    return int(number) * BINARY[suffix]
+    """A whole number, written out or with a letter behind it (`8k`, `16K`)."""
+    return _written(text, numerals.human_readable)
+
+
+def _written(text: str, read: Callable[[str], int | None]) -> int:
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise BadValue(str(error)) from None
+    return _int(text.strip()) if found is None else found
