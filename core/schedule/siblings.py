@@ -11,20 +11,26 @@ from .running import Running
 
 
 class Siblings:
-    """Knows the unfinished requests by id. A request names in `fork_of` the first sequence of its prompt."""
+    """Knows the unfinished requests by id. A request names in `fork_of` the first sequence of its prompt: the one
+    of that id when it arrives, whoever takes the id later.
+    """
 
     def __init__(self, running: Running) -> None:
         self._rows, self._kv = running.rows, running.kv
         self._by_id: dict[str, Request] = {}
+        self._firsts: dict[Request, Request] = {}
 
     def add(self, request: Request) -> None:
         """Raises RequestError if the request names a first sequence whose prompt is another."""
-        first = self._first(request)
-        if first is not None and not np.array_equal(first.prompt, request.prompt):
-            raise RequestError(f"fork_of names {first.id}, whose prompt is another", "fork_of")
+        first = self._by_id.get(request.fork_of) if request.fork_of else None
+        if first is not None:
+            if not np.array_equal(first.prompt, request.prompt):
+                raise RequestError(f"fork_of names {first.id}, whose prompt is another", "fork_of")
+            self._firsts[request] = first
         self._by_id[request.id] = request
 
     def remove(self, request: Request) -> None:
+        self._firsts.pop(request, None)
         if self._by_id.get(request.id) is request:
             del self._by_id[request.id]
 
@@ -45,4 +51,5 @@ class Siblings:
         return self._kv.match(request, request.tokens())
 
     def _first(self, request: Request) -> Request | None:
-        return self._by_id.get(request.fork_of) if request.fork_of else None
+        first = self._firsts.get(request)
+        return None if first is None or first.state is State.FINISHED else first

@@ -57,6 +57,11 @@ class WaitingQueue:
                 del self._by_tenant[request.tenant]
         if not self._by_age:
             self._heap.clear()
+        elif (
+            len(self._heap) > 2 * len(self._by_age) + self._window
+        ):  # many have gone from behind those who wait
+            self._heap = [entry for entry in self._heap if entry[1] in self._by_age]
+            heapq.heapify(self._heap)
 
     def candidates(self, key_of: KeyOf, overdue_s: float = -math.inf) -> Generator[Request]:
         """Waiting requests in the policy's order, at most a window of them; ahead of them the oldest, if it

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from camshaft.core.errors import RequestError, StateError
 from camshaft.core.request import Request, SamplingParams, State
+from camshaft.core.schedule.waiting import WaitingQueue
 
 Make = Callable[..., Any]
 
@@ -101,6 +103,37 @@ def test_siblings_share_the_prompt_and_copy_its_last_block(harness: Make) -> Non
     assert h.scheduler.kv.pool.num_used == 2 + 3
     h.drain()
     assert [r.output for r in others] == [first.output] * 2
+
+
+def _alone(harness: Make, prompt: list[int], max_tokens: int) -> list[int]:
+    h = harness()
+    request = h.add(prompt, max_tokens=max_tokens)
+    h.drain()
+    return request.output
+
+
+def test_requests_that_leave_the_queue_are_not_held() -> None:
+    """From behind one that cannot start: they never come to the front."""
+    queue = WaitingQueue(dynamic=False, window=16)
+    for seq in range(2000):
+        request = Request(f"r{seq}", np.ones(4, np.int32), SamplingParams(), 0.0, seq=seq)
+        queue.push(request, lambda _: ())
+        if seq:
+            queue.remove(request)
+    assert sum(isinstance(each, Request) and each.prompt_len == 4 for each in gc.get_objects()) < 100
+    assert [request.seq for request in queue.candidates(lambda _: ())] == [0]
+
+
+def test_a_sibling_stays_with_its_first_when_another_takes_the_id(harness: Make) -> None:
+    h = harness(max_num_seqs=2)
+    h.add(5, max_tokens=12)
+    h.add(list(range(2, 12)), max_tokens=3, id="a")
+    sibling = h.add(list(range(2, 12)), max_tokens=6, fork_of="a")
+    h.step()
+    h.add(list(range(50, 90)), max_tokens=30, id="a")  # begins when the first has ended
+    h.drain()
+    assert sibling.state is State.FINISHED
+    assert sibling.output == _alone(harness, list(range(2, 12)), 6)
 
 
 def test_eviction_frees_the_latest_and_it_comes_back_with_the_same_tokens(harness: Make) -> None:
