@@ -6,19 +6,10 @@ import json
 
 import pytest
 
-from camshaft.core.places import Place
 from camshaft.diagnostics.compat.inputs.base import Configuration, UnreadableInput
 from camshaft.diagnostics.compat.inputs.read import read_text
 from camshaft.diagnostics.compat.run import check_all, image_release
 
-MANIFEST = """\
-apiVersion: v1
-kind: Pod
-spec:
-  containers:
-  - image: vllm/vllm-openai:v0.8.5
-    args: ["--model", "m", "--swap-space", "4"]
-"""
 RAY = """\
 apiVersion: ray.io/v1
 kind: RayService
@@ -55,17 +46,6 @@ def notebook(*cells: str, indent: int | None = 1) -> str:
     return json.dumps(
         {"cells": [{"cell_type": "markdown", "source": ["vllm serve x"]}, *made]}, indent=indent
     )
-
-
-@pytest.mark.parametrize("name", ["deploy.sh", "main.tf"])
-def test_manifest_in_a_here_document(name: str) -> None:
-    text = (
-        f"kubectl apply -f - <<EOF\n{MANIFEST}EOF\n" if name == "deploy.sh" else f"y = <<EOF\n{MANIFEST}EOF\n"
-    )
-    found = one(text, name)
-    assert words(found) == ["--model", "m", "--swap-space", "4"]
-    assert found.words[2].place == Place(name, 7, 28)
-    assert found.source.text == text
 
 
 def test_yaml_in_yaml_keeps_its_places() -> None:
@@ -228,21 +208,6 @@ def test_a_quadlets_own_entry_point_starts_what_exec_says() -> None:
     assert one(text + "Entrypoint=/usr/bin/env\n", "a.container").doubled is None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("""C=${C:-'{"a":{"b":1}}'}\nvllm serve m --compilation-config "$C" """, '{"a":{"b":1}}'),
-        ("""vllm serve m --compilation-config "${C:-{"a":"it's"}}" """, None),
-        ("""vllm serve m --compilation-config "${C:-${D:-3}}" """, "${C:-${D:-3}}"),
-    ],
-)
-def test_defaults_of_variables_with_braces(text: str, expected: str | None) -> None:
-    found = one(text + "--port 1\n", "a.sh")
-    assert words(found)[-2:] == ["--port", "1"]
-    if expected:
-        assert words(found)[2] == expected
-
-
 def test_tags_of_templates_are_unknown_and_their_first_branch_is_read() -> None:
     found = one(
         "vllm serve {{ .model | quote }} {{- if .x }} --enforce-eager{{ else }} --foo {{ if .y }}1{{ end }}{{ end }} "
@@ -268,95 +233,6 @@ def test_the_other_branch_of_a_template_is_left_out_however_long(length: int, cl
         other += "{{ end }}"
     found = one(f"vllm serve m {{{{ if .x }}}}--seed 1{{{{ else }}}}{other}{closed}\n", "a.sh")
     assert words(found) == ["m", "--seed", "1", *closed.split()[-2:]]
-
-
-BRANCHES = """\
-A=(--port 1)
-N=1
-if x; then
-  A+=(--headless)
-  N=0
-elif y; then N=7
-else
-  A+=(--data-parallel-hybrid-lb --data-parallel-size-local 1)
-fi
-E=
-if z; then E="--swap-space 4"; fi
-C="--seed 1"
-if f; then C="$C --dtype '$N'"; fi
-vllm serve m "${A[@]}" --max-num-seqs $N $E $C
-"""
-
-
-def test_branches_of_a_script() -> None:
-    found = one(BRANCHES, "a.sh")
-    assert [word.text for word in found.words if word.conditional][:2] == [
-        "--headless",
-        "--data-parallel-hybrid-lb",
-    ]
-    assert [word.text for word in found.words if word.opaque] == ["$N", "'$N'"]
-    (result,) = check_all([found], targets=["0.33.0"])
-    stopping = {f.code: f.depends_on for f in result.findings if f.stops}
-    assert stopping["FL-02"] == ()  # whichever branch is taken, this one does not start
-    assert "whether --headless is given" in stopping["VLLM-PA-32"]
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ('A="1 $(f) 2"', [("1", False), ("$(f)", True), ("2", False)]),
-        ('A="x$(f) "; A+=2', [("x$(f)", True), ("2", False)]),
-        ("A=$(f)", [("$A", True)]),
-        ('A="${B:-""}"', []),
-        ("if x; then A=3; fi", [("3", False)]),
-        ("if x; then A=3; else A=4; fi", [("$A", True)]),
-        ("A=3; if x; then A=$(f); fi", [("$A", True)]),
-        (
-            'if x; then A="-q 3"; else A="-q 4"; fi',
-            [("-q", False), ("3", False), ("-q", False), ("4", False)],
-        ),
-        ('A="-q 2"; if x; then A="-q 4"; fi', [("-q", False), ("4", False)]),
-        ('if x; then A="-q 4"; fi; A="-p 4"', [("-p", False), ("4", False)]),
-        ('if x; then A="-q 4"; elif y; then A="$A -p"; fi', [("-q", False), ("4", False), ("-p", False)]),
-    ],
-)
-def test_what_is_known_of_a_variable(script: str, expected: list[tuple[str, bool]]) -> None:
-    text = f"{script}\nvllm serve m $A --port 1\n"
-    found = one(text, "a.sh").words[1:-2]
-    assert [(word.text, word.opaque) for word in found] == expected
-    assert all(word.text in text[word.start : word.end] for word in found)
-    assert all(word.conditional for word in found if script.endswith("fi") and not word.opaque)
-
-
-def test_arrays_of_every_branch_are_read() -> None:
-    script = "A=(--seed 1)\nif x; then A=(-q 3); elif y; then A=(-q 4); fi\n"
-    found = one(script + 'vllm serve m "${A[@]}"\n', "a.sh")
-    assert words(found) == ["m", "-q", "3", "-q", "4"]
-    found = one(script + 'A=(-q 5)\nvllm serve m "${A[@]}"\n', "a.sh")
-    assert words(found) == ["m", "-q", "5"]
-    script = 'N=8\nif x; then A=(-q 3 -p "$N"); else A=(-q "$N"); fi\nB=(-r 1 "${A[@]}")\n'
-    found = one(script + 'vllm serve m "${B[@]}"\n', "a.sh")
-    assert words(found) == ["m", "-r", "1", "-q", "3", "-p", "8", "-q", "8"]
-
-
-@pytest.mark.parametrize(
-    ("script", "twice"),
-    [
-        ("if x; then A=(--seed 1); else A=(--seed 2); fi", 0),
-        ("if x; then A=(--seed 1); fi; if y; then A+=(--seed 2); fi", 0),
-        ("A=(--seed 1); if x; then A+=(--seed 2); fi", 1),
-        ("if x; then A=(--seed 1); fi; A+=(--seed 2)", 1),
-        ("A=(--seed 1 --seed 2)", 1),
-    ],
-)
-def test_options_of_two_branches_are_not_given_twice(script: str, twice: int) -> None:
-    (result,) = check_all([one(f'{script}\nvllm serve m "${{A[@]}}"\n', "a.sh")], targets=["0.33.0"])
-    assert [finding.code for finding in result.findings].count("FL-15") == twice
-
-
-def test_a_variable_with_an_unknown_part_is_exported_unknown() -> None:
-    found = one('A="x$(f)"\nexport A\nA+=y\nexport B="${C:-""}"\nvllm serve m\n', "a.sh")
-    assert {name: setting.value for name, setting in found.env.items()} == {"A": None, "B": ""}
 
 
 @pytest.mark.parametrize(
@@ -425,162 +301,9 @@ def test_a_command_executed_in_an_image_is_no_list_of_arguments() -> None:
     assert words(found) == ["m", "--port", "1"]
 
 
-@pytest.mark.parametrize("given", ["-e VLLM_USE_V1=0", "--env VLLM_USE_V1=0", "--env=VLLM_USE_V1=0"])
-@pytest.mark.parametrize("command", ["--model m", "vllm serve m"])
-def test_a_containers_variables_stand_at_their_words(given: str, command: str) -> None:
-    text = f"docker run --rm {given} -p 1:1 vllm/vllm-openai {command}\n"
-    setting = one(text, "a.sh").env["VLLM_USE_V1"]
-    assert setting.value == "0"
-    assert setting.place.column == 1 + text.index(given.split()[-1])
-    assert text[setting.start : setting.end] == given
-
-
-def test_what_is_printed_or_looked_for_is_not_run() -> None:
-    found = one(
-        'CMD="vllm serve m --port 1"\npkill -f "vllm serve m" || true\necho "Running: $CMD"\nexec $CMD\n',
-        "a.sh",
-    )
-    assert words(found) == ["m", "--port", "1"]
-    assert words(one('echo "vllm serve m --port 2" > run.sh\n', "b.sh")) == ["m", "--port", "2"]
-
-
 @pytest.mark.parametrize("name", ["serve.py", "serve"])
 def test_a_script_that_names_its_interpreter_is_python(name: str) -> None:
     text = (
         "#!/usr/bin/env python3\nimport subprocess\nsubprocess.Popen(['vllm', 'serve', 'm', '--port', '1'])\n"
     )
     assert words(one(text, name)) == ["m", "--port", "1"]
-
-
-LLM_SERVICE = """\
-apiVersion: serving.kserve.io/v1alpha1
-kind: LLMInferenceService
-spec:
-  model: {uri: hf://m, name: m}
-  template:
-    containers:
-    - {name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: --seed 1}]}
-  worker:
-    containers:
-    - {name: main, args: [--seed=2]}
-  prefill:
-    template:
-      containers:
-      - {name: main, args: [--enforce-eager, --seed=3]}
-      - {name: sidecar, image: busybox, args: [--other]}
-    worker:
-      containers:
-      - {name: main, command: [bash, -c], args: [vllm serve m --seed 4]}
-"""
-
-
-def test_every_pod_of_a_service_is_a_server() -> None:
-    found = read_text(LLM_SERVICE, "a.yaml")
-    assert {item.label: words(item)[-1] for item in found} == {
-        "a.yaml#template": "1",
-        "a.yaml#worker": "--seed=2",
-        "a.yaml#prefill/template": "--seed=3",
-        "a.yaml#prefill/worker": "4",
-    }
-
-
-def test_servers_of_one_name_are_called_by_what_parts_them() -> None:
-    worker = "{extraPodSpec: {mainContainer: {command: [python3, -m, dynamo.vllm], args: [--model, m]}}}"
-    text = f"kind: DynamoGraphDeployment\nspec:\n  services:\n    Decode: {worker}\n    Prefill: {worker}\n"
-    assert [item.label for item in read_text(text, "a.yaml")] == ["a.yaml#Decode", "a.yaml#Prefill"]
-    pods = "---\n".join([MANIFEST.replace("- image", "- name: vllm\n    image")] * 2)
-    assert [item.label for item in read_text(pods, "a.yaml")] == ["a.yaml#vllm", "a.yaml#vllm-2"]
-
-
-def test_every_server_of_a_containers_shell_text_is_read() -> None:
-    text = MANIFEST.replace(
-        'args: ["--model", "m", "--swap-space", "4"]',
-        'command: [sh, -c]\n    args: ["if x; then vllm serve m; else vllm serve n --seed 1; fi"]',
-    )
-    found = read_text(text, "a.yaml")
-    assert [words(item) for item in found] == [["m"], ["n", "--seed", "1"]]
-    assert {item.image for item in found} == {"vllm/vllm-openai:v0.8.5"}
-
-
-def test_a_container_that_a_workflow_runs_is_a_server() -> None:
-    run = "docker run --rm -e A=1 vllm/vllm-openai:v0.11.0 --model m --swap-space 2"
-    steps = f"on: push\njobs:\n  a:\n    steps:\n    - run: {run}\n    - run: docker run ubuntu ls\n"
-    (found,) = read_text(steps, "ci.yml")
-    assert (words(found), found.image) == (run.split()[6:], "vllm/vllm-openai:v0.11.0")
-    both = read_text(steps + "    - run: vllm serve m\n", "ci.yml")
-    assert [item.label for item in both] == ["ci.yml#run", "ci.yml#run-2"]
-
-
-def test_servers_of_a_script_are_told_apart_by_their_lines() -> None:
-    found = read_text("M=m\nvllm serve $M --port 1 &\nvllm serve $M\nvllm serve n --port 2\n", "a.sh")
-    assert [item.label for item in found] == ["a.sh:2", "a.sh:3", "a.sh:4"]
-
-
-CONFIG_MAP = "---\nkind: ConfigMap\nmetadata: {name: shared}\ndata: {ATTENTION_BACKEND: XFORMERS}\n"
-
-
-def test_variables_of_a_config_map_are_read_where_it_stands_and_named_where_not() -> None:
-    taken = (
-        "    envFrom:\n    - {prefix: VLLM_, configMapRef: {name: shared}}\n    - {secretRef: {name: s}}\n"
-    )
-    found = one(MANIFEST + taken + CONFIG_MAP, "a.yaml")
-    assert found.env["VLLM_ATTENTION_BACKEND"].value == "XFORMERS"
-    assert found.notes == ["variables that Secret s sets were not checked"]
-    found = one(MANIFEST + taken, "a.yaml")
-    assert not found.env
-    assert found.notes[0] == "variables that ConfigMap shared sets were not checked"
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.sh", "source /etc/x\nvllm serve m\n"),
-        ("a.sh", ". .venv/bin/activate\n. /etc/x\nbash -c 'exec vllm serve m'\n"),
-        ("a.service", "[Service]\nEnvironmentFile=-/etc/x\nExecStart=/bin/vllm serve m\n"),
-        ("a.yaml", "services:\n  a: {image: vllm/vllm-openai, command: --model m, env_file: [/etc/x]}\n"),
-    ],
-)
-def test_a_file_of_variables_is_named(name: str, text: str) -> None:
-    assert one(text, name).notes == ["variables that /etc/x sets were not checked"]
-
-
-def test_a_chart_that_chooses_the_engine_sets_its_variable() -> None:
-    text = "modelSpec:\n- {modelURL: m, repository: vllm/vllm-openai, requestGPU: 2, vllmConfig: {v1: 1, maxModelLen: 64}}\n"
-    found = one(text, "values.yaml")
-    assert found.env["VLLM_USE_V1"].value == "1"
-    assert [entry.key for entry in found.entries] == ["max-model-len"]
-    assert found.gpus == 2
-    application = "kind: Application\nspec:\n  helm:\n    values: |\n      servingEngineSpec:\n"
-    inner = one(application + "".join(f"        {line}\n" for line in text.splitlines()), "app.yaml")
-    assert [entry.key for entry in inner.entries] == ["max-model-len"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "gpus", "starts"),
-    [
-        ("Pod", "--tensor-parallel-size=2", 1, False),
-        ("Pod", "--tensor-parallel-size=2, -pp=2", 2, False),
-        ("Pod", "--tensor-parallel-size=2, -pp=2", 4, True),
-        ("Pod", "--tensor-parallel-size=2, --distributed-executor-backend=ray", 1, True),
-        ("LeaderWorkerSet", "--tensor-parallel-size=2", 1, True),
-        ("Pod", "--seed=1", 0, True),
-        ("Pod", "--tensor-parallel-size=2", 0, True),
-    ],
-)
-def test_workers_need_as_many_gpus_as_the_container_has(
-    kind: str, arguments: str, gpus: int, starts: bool
-) -> None:
-    text = (
-        f"apiVersion: v1\nkind: {kind}\nspec:\n  containers:\n  - image: vllm/vllm-openai\n"
-        f"    args: [--model=m, {arguments}]\n    resources: {{limits: {{nvidia.com/gpu: '{gpus}'}}}}\n"
-    )
-    (result,) = check_all([one(text, "a.yaml")], targets=["0.33.0"])
-    assert result.starts is starts
-    assert [f.code for f in result.findings if f.stops] == ([] if starts else ["IN-05"])
-
-
-@pytest.mark.parametrize(("spread", "starts"), [("", False), (", raySpec: {enabled: true}", True)])
-def test_a_chart_with_ray_spreads_a_server_over_pods(spread: str, starts: bool) -> None:
-    entry = f"modelURL: m, requestGPU: 1, vllmConfig: {{pipelineParallelSize: 2}}{spread}"
-    (result,) = check_all([one(f"modelSpec:\n- {{{entry}}}\n", "values.yaml")], targets=["0.33.0"])
-    assert result.starts is starts
