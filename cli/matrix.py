@@ -343,7 +343,7 @@ def compare(dump: Path, engine: str) -> None:
 def rules(version: str | None, engine: str, form: str) -> None:
     """List the combinations that VERSION refuses, overrides or warns of (default: the newest release).
 
-    Those with the code FL-22 are its own objects' refusals, as its source has them.
+    Those with the code FL-22 are what its front end and its objects check, as its source has it.
     """
     from ..diagnostics.compat.rules import conditions, phrasing
     from ..diagnostics.compat.rules.evaluate import evidence_of

@@ -168,9 +168,8 @@ def _layer_kinds(text: Mapping[str, Any]) -> dict[str, Any]:
         }
     layers = _size(text, "num_hidden_layers")
     full = _count("max_window_layers", text.get("max_window_layers"))  # the first so many have no window
-    pattern = _count(
-        "sliding_window_pattern", text.get("sliding_window_pattern")
-    )  # Gemma 3: each sixth is full
+    # Gemma 3: each sixth is full.
+    pattern = _count("sliding_window_pattern", text.get("sliding_window_pattern"))
     if not text.get("sliding_window") or not text.get("use_sliding_window", True):
         return {}
     return {"num_sliding_layers": layers - (layers // pattern if pattern else min(full, layers))}

@@ -47,7 +47,7 @@ class Resolvers:
 
         What its `own` object looks at is not yet what other objects make of it.
         """
-        _, qualified, attribute = _keys("", field)
+        qualified, attribute = _keys(field)
         keys = {*(dest for dest in dests if "." not in dest), qualified, *([] if own else [attribute])}
         writes = [write for key in keys for write in self._writes.get(key, [])]
         module, line = place
@@ -83,7 +83,7 @@ class Resolvers:
 
     def of_field(self, field: FieldSpec) -> str | None:
         """The same for a config field: set by its own class, by another config or by a platform."""
-        _, own, others = _keys("", field)
+        own, others = _keys(field)
         return self._own.get(own) or self._others.get(others)
 
 
@@ -121,15 +121,19 @@ class _Write:
         return f"{self.module.path}:{self.line}"
 
 
-def _keys(dest: str, field: FieldSpec) -> tuple[str, str, str]:
-    """The names that assignments to a setting go by: the option's, the field's, and as other objects reach it."""
-    return dest, field.qualified, f"{_config_attribute(field.owner.name)}.{field.name}"
+def _keys(field: FieldSpec) -> tuple[str, str]:
+    """The names that assignments to a config field go by: its own, and as other objects reach it."""
+    return field.qualified, f"{_config_attribute(field.owner.name)}.{field.name}"
 
 
 def _assignments(module: Module, cls: ast.ClassDef) -> list[tuple[ast.Attribute, _Write]]:
     """Attribute targets of assignments in the class's methods, other than to None and in source order."""
     found: list[tuple[ast.Attribute, _Write]] = []
-    function: ast.AST = cls
+    function: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef = cls
+
+    def write(node: ast.stmt, fills: bool) -> _Write:
+        ends = [part.end_lineno or part.lineno for part in (node, function)]
+        return _Write(module, node.lineno, ends[0], function.lineno, ends[1], fills)
 
     def walk(node: ast.AST, unset: tuple[str, ...]) -> None:
         nonlocal function
@@ -141,31 +145,24 @@ def _assignments(module: Module, cls: ast.ClassDef) -> list[tuple[ast.Attribute,
             for inner in node.orelse:
                 walk(inner, unset)
             return
-        if isinstance(node, ast.Assign):
-            constant = node.value.value if isinstance(node.value, ast.Constant) else ...
-            targets = [item for t in node.targets for item in (t.elts if isinstance(t, ast.Tuple) else [t])]
-            attributes = [item for item in targets if isinstance(item, ast.Attribute)]
-            begin, end = getattr(function, "lineno", 0), getattr(function, "end_lineno", 0)
-            found.extend(
-                (
-                    t,
-                    _Write(
-                        module,
-                        node.lineno,
-                        node.end_lineno or node.lineno,
-                        begin,
-                        end,
-                        ast.unparse(t) in unset,
-                    ),
-                )
-                for t in attributes
-                if constant is not None
-            )
+        if isinstance(node, ast.stmt):
+            found.extend((target, write(node, ast.unparse(target) in unset)) for target in _targets(node))
         for inner in ast.iter_child_nodes(node):
             walk(inner, unset)
 
     walk(cls, ())
     return sorted(found, key=lambda item: item[1].line)
+
+
+def _targets(node: ast.stmt) -> list[ast.Attribute]:
+    """The attributes that a statement sets, to something else than None."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
+        return []
+    if isinstance(node.value, ast.Constant) and node.value.value is None:
+        return []
+    written = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [part for item in written for part in (item.elts if isinstance(item, ast.Tuple) else [item])]
+    return [part for part in parts if isinstance(part, ast.Attribute)]
 
 
 def _unset(test: ast.expr) -> list[str]:

@@ -111,7 +111,7 @@ EACH = "each."
 
 
 class Refusal(msgspec.Struct, omit_defaults=True):
-    """A compiled condition (`rules.conditions`) under which the release's own objects raise."""
+    """A compiled condition (`rules.conditions`) under which the release's front end, or one of its objects, raises."""
 
     when: list[Any]
     evidence: str = ""
