@@ -19,6 +19,7 @@ MAX_TOKEN_ID = 1 << 24
 _MAX_HELD_TOKENS = 8
 # Prompt tokens that the window starts from, so that the first token keeps its leading space.
 _CONTEXT_TOKENS = 6
+_MAX_CHARACTER_TOKENS = 4  # one a byte
 
 
 class Tokenizer(Protocol):
@@ -56,34 +57,52 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any tokenizer: decodes a short window twice and takes what is new."""
+    """For any tokenizer: decodes a short window and takes what is new.
 
-    __slots__ = ("_ids", "_read", "_skip", "_tokenizer")
+    The window begins with the tokens told last, or the end of the prompt: a token's text depends on what stands
+    before it, and a vocabulary that falls back to bytes decodes a whole run of them at once, to nothing but
+    U+FFFD unless all of it is UTF-8.
+    """
+
+    __slots__ = ("_before", "_ids", "_read", "_skip", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._ids = list(context[-_CONTEXT_TOKENS:])
-        self._read = len(self._ids)  # ids whose text is out already
+        text = ""
+        for size in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _MAX_CHARACTER_TOKENS):
+            self._ids = list(context[-size:])
+            text = self._decode(self._ids)
+            if not text.startswith(REPLACEMENT):
+                break  # from a whole character on
+        self._before = text.rstrip(REPLACEMENT)  # is out already
+        self._read = len(self._ids)
 
     def push(self, token: int) -> str:
         self._ids.append(token)
-        before, after = self._texts()
-        held = len(self._ids) - self._read
-        if after.endswith(REPLACEMENT) and held <= _MAX_HELD_TOKENS:
+        after = self._decode(self._ids)
+        if after.endswith(REPLACEMENT) and len(self._ids) - self._read <= _MAX_HELD_TOKENS:
             return ""
-        del self._ids[: max(self._read - 1, 0)]
+        text = self._gained(after)
+        if after == self._before and self._read:  # such as a special token: it is no context for others
+            del self._ids[self._read :]
+        else:
+            del self._ids[: self._read]
+            self._before = self._decode(self._ids)
         self._read = len(self._ids)
-        return after[len(before) :]
+        return text
 
     def finish(self) -> str:
-        before, after = self._texts()
-        return after[len(before) :].rstrip(REPLACEMENT)
+        return self._gained(self._decode(self._ids)).rstrip(REPLACEMENT)
 
-    def _texts(self) -> tuple[str, str]:
-        decode = self._tokenizer.decode
-        before = decode(self._ids[: self._read], skip_special_tokens=self._skip).rstrip(REPLACEMENT)
-        return before, decode(self._ids, skip_special_tokens=self._skip)
+    def _gained(self, after: str) -> str:
+        """What `after` has beyond the text that is out. Where bytes have spoilt that, the new tokens stand alone."""
+        if after.startswith(self._before):
+            return after[len(self._before) :]
+        return self._decode(self._ids[self._read :])
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip)
 
 
 def _byte_of_char() -> dict[str, int]:

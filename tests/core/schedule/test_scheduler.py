@@ -116,11 +116,11 @@ def test_requests_that_leave_the_queue_are_not_held() -> None:
     """From behind one that cannot start: they never come to the front."""
     queue = WaitingQueue(dynamic=False, window=16)
     for seq in range(2000):
-        request = Request(f"r{seq}", np.ones(4, np.int32), SamplingParams(), 0.0, seq=seq)
+        request = Request(f"r{seq}", np.ones(777, np.int32), SamplingParams(), 0.0, seq=seq)
         queue.push(request, lambda _: ())
         if seq:
             queue.remove(request)
-    assert sum(isinstance(each, Request) and each.prompt_len == 4 for each in gc.get_objects()) < 100
+    assert sum(isinstance(each, Request) and each.prompt_len == 777 for each in gc.get_objects()) < 100
     assert [request.seq for request in queue.candidates(lambda _: ())] == [0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,47 @@ def test_spaces_of_a_metaspace_vocabulary(tmp_path: Path) -> None:
     assert token_bytes(backend) is None
     detokenizer = WindowDetokenizer(Wrapped(), [0], True)  # type: ignore[arg-type]
     assert [detokenizer.push(token) for token in (1, 2, 3)] == [" world", "!", " again"]
+
+
+_WORDS = ["▁the", "▁", "a", "é", "ing", "\n"]
+_SPECIAL = "</s>"
+
+
+class _ByteFallback:
+    """As Llama 2's, Mistral's and Gemma's: what is no word of the vocabulary is spelt in bytes."""
+
+    def __init__(self, strips: bool) -> None:
+        vocab = ["<unk>", _SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *_WORDS]
+        self.ids = {token: place for place, token in enumerate(vocab)}
+        self._backend = Backend(models.BPE(self.ids, [], unk_token="<unk>", byte_fallback=True))
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        self._backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
+        self._backend.add_special_tokens([_SPECIAL])
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def spell(self, pieces: list[str]) -> list[int]:
+        ids: list[int] = []
+        for piece in pieces:
+            known = self.ids.get(piece)
+            ids += [self.ids[f"<0x{byte:02X}>"] for byte in piece.encode()] if known is None else [known]
+        return ids
+
+
+_PIECES = st.lists(st.sampled_from([*_WORDS, _SPECIAL, "😀", "日", "ß", "🎉"]), max_size=12)
+
+
+@given(_PIECES, _PIECES, st.booleans(), st.booleans())
+@settings(max_examples=400, derandomize=True, deadline=None)
+def test_characters_spelt_in_bytes(prompt: list[str], pieces: list[str], strips: bool, skip: bool) -> None:
+    tokenizer = _ByteFallback(strips)
+    before, ids = tokenizer.spell(["a", *prompt]), tokenizer.spell(pieces)
+    detokenizer = WindowDetokenizer(tokenizer, before, skip)
+    told = [detokenizer.push(token) for token in ids]
+    whole = tokenizer.decode(before + ids, skip)
+    assert not any(REPLACEMENT in piece for piece in told)
+    assert tokenizer.decode(before, skip) + "".join(told) + detokenizer.finish() == whole
 
 
 def test_an_id_beyond_any_vocabulary_is_refused() -> None:
