@@ -12,11 +12,9 @@ from ...kernels.gated_linear import GatedLinear
 from ...kernels.linear import InputNorm, Linear
 from ...kernels.linear.fp8 import Fp8GatedLinear, Fp8Linear
 from ..arithmetic.shape import ModelShape
+from .families import GPT_OSS
 from .residual import Residual
 from .weights import Loader
-
-GPT_OSS = "GptOssForCausalLM"
-MIXTURES = frozenset({"MixtralForCausalLM", "Qwen3MoeForCausalLM", GPT_OSS})
 
 # Of gpt-oss (arXiv 2508.10925): what bounds gate and up, and the slope of the gate's sigmoid; a config.json may say others.
 CLAMPED_SWIGLU = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}

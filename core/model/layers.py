@@ -9,7 +9,8 @@ import torch
 from ...kernels.linear import Linear
 from ...kernels.rope_kv_write import HeadNorm
 from ..arithmetic.shape import ModelShape
-from .feed_forward import GPT_OSS, FeedForward, load_feed_forward
+from .families import GPT_OSS
+from .feed_forward import FeedForward, load_feed_forward
 from .weights import Loader
 
 

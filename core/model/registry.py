@@ -11,16 +11,12 @@ from ..arithmetic.shape import ModelShape
 from ..errors import ModelError
 from .base import Model, WeightSource
 from .decoder import Decoder
-from .feed_forward import CLAMPED_SWIGLU, GPT_OSS, MIXTURES
+from .families import DENSE, GPT_OSS, MIXTURES, MODEL_TYPES
+from .feed_forward import CLAMPED_SWIGLU
 from .fp8 import MXFP4
 from .rope import SCALINGS
 
-DENSE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-
 ATTENTION = ("full_attention", "sliding_attention")  # the kinds of layers
-
-# Others share an architecture's name, not its tensors' (EXAONE 3 is a LlamaForCausalLM).
-MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gpt_oss"})
 
 
 def obstacle(shape: ModelShape) -> str | None:

@@ -15,11 +15,11 @@ from ..errors import ModelError
 from ..json_files import read_json
 from ..tokenizer import eos_token_ids
 from .base import Model
-from .feed_forward import MIXTURES
+from .families import DENSE, MIXTURES
 from .finite import all_finite, may_be_damaged, require_finite, total
 from .fp8 import MXFP4, obstacle_in
 from .loading import GGUF_IN_FOLDER, open_weights
-from .registry import DENSE, build, obstacle
+from .registry import build, obstacle
 
 if TYPE_CHECKING:
     from .loading import FileWeights
