@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 from collections.abc import Mapping
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ServeConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
+from ..json_files import read_json
 from .params import DEFAULT_KEYS, SamplingDefaults, is_usable
 
 
@@ -76,9 +76,6 @@ def _read_generation_config(folder: Path | None, required: bool) -> Mapping[str,
     if file is None or not (required or file.is_file()):
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}", "generation_config") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{file}: a JSON object is needed", "generation_config")
-    return found
+        return read_json(file, strict=False)
+    except ModelError as error:
+        raise ConfigError(str(error), "generation_config") from error
