@@ -13,6 +13,7 @@ import triton.language as tl
 from .. import checks, launch
 from ..silu_mul import silu_mul
 from . import sort_by_expert, tile_of
+from .grouping import Groups
 
 DEPTH = 64  # of one loop turn
 
@@ -75,42 +76,24 @@ class GroupedExperts:
             return out
         num_experts = len(self._down)
         tile = tile_of(rows * top_k, num_experts)
-        groups = sort_by_expert(ids, num_experts, tile)
-        both = product(x, self._both, groups, rows * top_k, top_k, None, tile)
-        parts = product(silu_mul(both), self._down, groups, rows * top_k, 1, weights, tile)
+        groups = Groups(*sort_by_expert(ids, num_experts, tile), rows * top_k, tile)
+        both = product(x, self._both, groups, top_k, None)
+        parts = product(silu_mul(both), self._down, groups, 1, weights)
         return out.add_(parts.view(rows, top_k, -1).sum(1))
 
 
 def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    groups: tuple[torch.Tensor, torch.Tensor],
-    num_places: int,
-    divisor: int,
-    row_weights: torch.Tensor | None,
-    tile: int,
+    x: torch.Tensor, weight: torch.Tensor, groups: Groups, divisor: int, row_weights: torch.Tensor | None
 ) -> torch.Tensor:
     """[num_places, n] of x and weight [experts, n, k], each place by its own expert. Raises KernelInputError."""
-    places, tile_experts = groups
-    checks.check_tensor("grouped_product", "x", x, weight.device, (weight.dtype,), whole=True)
-    checks.check_tensor("grouped_product", "places", places, x.device, checks.INTEGERS, whole=True)
-    checks.check_tensor(
-        "grouped_product", "tile_experts", tile_experts, x.device, checks.INTEGERS, whole=True
-    )
-    if x.shape[1] != weight.shape[2]:
-        raise checks.KernelInputError(
-            "grouped_product", "x", f"has rows of {x.shape[1]}, weights of {weight.shape[2]}"
-        )
-    if row_weights is not None:
-        checks.check_tensor(
-            "grouped_product", "row_weights", row_weights, x.device, checks.SINGLES, whole=True
-        )
-    n, k = weight.shape[1:]
+    op, (n, k), num_places = "grouped_product", weight.shape[1:], groups.num_places
+    checks.check_tensor(op, "x", x, weight.device, (weight.dtype,), whole=True)
+    groups.check(op, x, k, divisor, row_weights)
     out = torch.empty((num_places, n), dtype=x.dtype, device=x.device)
-    columns = 128 if tile == 64 else 64
-    grouped_product_kernel[(len(tile_experts), launch.cdiv(n, columns))](
-        x, weight, out, places, tile_experts, out if row_weights is None else row_weights, num_places, n, k,
-        ROWS=tile, COLUMNS=columns, DEPTH=DEPTH, DIVISOR=divisor, WEIGHTED=row_weights is not None,
+    columns = 128 if groups.tile == 64 else 64
+    grouped_product_kernel[(len(groups.tile_experts), launch.cdiv(n, columns))](
+        x, weight, out, groups.places, groups.tile_experts, out if row_weights is None else row_weights, num_places, n, k,
+        ROWS=groups.tile, COLUMNS=columns, DEPTH=DEPTH, DIVISOR=divisor, WEIGHTED=row_weights is not None,
         EVEN=k % DEPTH == 0, num_warps=4, num_stages=4,
     )  # fmt: skip
     return out

@@ -62,6 +62,7 @@ def report() -> dict[str, Any]:
 
 def render(data: dict[str, Any]) -> str:
     """The report as Markdown."""
+    from .expert_layer import render_experts
     from .layer import render_layer
 
     lines = [
@@ -84,7 +85,14 @@ def render(data: dict[str, Any]) -> str:
             f"{b['blocks_per_sm']} ({b['stated_blocks']})", matrix, b["loop_instructions"] or "-", b["ahead"] or "-", b["wide_loads"], b["narrow_loads"],
         )  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    lines += [*_turns(data), *render_layer(data["builds"]), "", "## Floors", ""]
+    lines += [
+        *_turns(data),
+        *render_layer(data["builds"]),
+        *render_experts(data["builds"]),
+        "",
+        "## Floors",
+        "",
+    ]
     lines += [
         "What a call must move and compute, and the least time that takes on an H100 SXM (3.35 TB/s, 989 TFLOP/s in",
         "bf16, 1,979 in FP8: its datasheet).",
@@ -106,8 +114,9 @@ def _turns(data: dict[str, Any]) -> list[str]:
         "## Main loops on an H100",
         "",
         "One turn of a main loop: the cycles that memory or the tensor cores take for it at their full speed, the",
-        "cycles its instructions take to issue on four schedulers, and their ratio. Memory runs at full speed while",
-        f"{needed:.0f} kB an SM are on their way (3.35 TB/s over a loaded latency of 0.75 us, 132 SMs).",
+        "cycles its instructions take to issue on four schedulers, or its exponentials at 16 a cycle where that is more,",
+        f"and their ratio. Memory runs at full speed while {needed:.0f} kB an SM are on their way (3.35 TB/s over a loaded",
+        "latency of 0.75 us, 132 SMs).",
         "",
         "| kernel | bound by | cycles of it | cycles to issue | ratio | kB in flight |",
         "|---|---|--:|--:|--:|--:|",

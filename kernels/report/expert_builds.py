@@ -12,6 +12,7 @@ from ..experts.fp8_grouped import triton as fp8_grouped
 from ..experts.mxfp4 import triton as mxfp4
 from ..experts.mxfp4.packing import FORMS
 from ..launch import has_warpgroups
+from .expert_layer import build_name
 from .floors import H100_SMS
 from .sass import ARCHES, FP8_ARCHES, Build
 
@@ -65,15 +66,15 @@ def mxfp4_experts() -> list[Build]:
     }
     types |= {"tile_experts": "*i32", "row_weights": "*fp32", "num_places": "i32", "n": "i32", "k": "i32"}
     types |= dict.fromkeys(("factor", "limit", "alpha"), "fp32")
-    sizes = [(16, 4, 5760), (16, 32, 5760), (64, 64, 5760), (128, 96, 5760), (16, 32, 2880), (128, 96, 2880)]
+    sizes = itertools.product(((16, 4), (16, 32), (64, 64), (128, 96)), (5760, 2880))
     made = dict[str, Build]()
-    for arch, (tokens, tiles, n) in itertools.product(ARCHES, sizes):
+    for arch, ((tokens, tiles), n) in itertools.product(ARCHES, list(sizes)):
         capability, gated = divmod(arch, 10), n == 5760
         if tokens > 64 and not has_warpgroups(capability):
             continue
         rows, warps, stages = mxfp4.plan(tokens, tiles, n, H100_SMS, capability)
         flags = {"DIVISOR": 4 if gated else 1, "GATED": gated, "WEIGHTED": not gated, "EVEN": True}
-        name = f"experts-mxfp4-{tokens}x{rows}{'-gated' if gated else ''}-s{stages}"
+        name = build_name(tokens, rows, stages, gated=gated)
         build = Build(
             name,
             mxfp4.mxfp4_grouped_kernel,

@@ -10,6 +10,8 @@ from typing import Any
 H100_BYTES_PER_S, H100_BF16_FLOPS, H100_FP8_FLOPS = 3.35e12, 989e12, 1979e12
 # The same datasheet's boost clock, and the SM's four schedulers of one instruction a cycle (Hopper white paper).
 H100_SMS, H100_CYCLES_PER_S, SCHEDULERS = 132, 1.755e9, 4
+# Exponentials of an SM in a cycle (CUDA programming guide, throughput of native arithmetic instructions, 9.0).
+EXPONENTIALS = 16
 # Latency of device memory under load: 0.75 us, well above the 0.5 us of one idle access.
 LOADED_LATENCY_S = 0.75e-6
 
@@ -70,7 +72,7 @@ class Turn:
     build: str
     what: str  # "bytes" or "FLOPs"
     limit_cycles: float  # that memory or tensor cores take for the turn
-    issue_cycles: float  # that its instructions take
+    issue_cycles: float  # that its instructions take, or its exponentials where that is more
     in_flight_bytes: float  # asked for ahead by all blocks of an SM
 
     @property
@@ -87,15 +89,24 @@ def bytes_needed_in_flight() -> float:
 def streaming_turn(build: str, figures: Mapping[str, Any], tile_bytes: int, ahead: int) -> Turn:
     """Of a loop that reads `tile_bytes` a turn, `ahead` turns before they are used."""
     per_cycle = H100_BYTES_PER_S / H100_SMS / H100_CYCLES_PER_S
-    issue = figures["loop_instructions"] * figures["warps"] / SCHEDULERS
-    return Turn(build, "bytes", tile_bytes / per_cycle, issue, figures["blocks_per_sm"] * ahead * tile_bytes)
+    return Turn(
+        build,
+        "bytes",
+        tile_bytes / per_cycle,
+        _issue_cycles(figures),
+        figures["blocks_per_sm"] * ahead * tile_bytes,
+    )
 
 
 def multiplying_turn(build: str, figures: Mapping[str, Any], flops: int, *, fp8: bool = False) -> Turn:
     """Of a loop that computes `flops` a turn."""
     per_cycle = (H100_FP8_FLOPS if fp8 else H100_BF16_FLOPS) / H100_SMS / H100_CYCLES_PER_S
-    issue = figures["loop_instructions"] * figures["warps"] / SCHEDULERS
-    return Turn(build, "FLOPs", flops / per_cycle, issue, 0.0)
+    return Turn(build, "FLOPs", flops / per_cycle, _issue_cycles(figures), 0.0)
+
+
+def _issue_cycles(figures: Mapping[str, Any]) -> float:
+    issued = figures["loop_instructions"] / SCHEDULERS, figures["loop_exponentials"] * 32 / EXPONENTIALS
+    return figures["warps"] * max(issued)
 
 
 def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
@@ -107,7 +118,7 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     streams |= {"experts-16x64": (64 * 64 * 2, 3), "experts-16x64-fp8": (64 * 128, 3)}
     # 64 columns of a row are 32 bytes of numbers and two scales.
     streams |= {
-        "experts-mxfp4-16x128-gated-s8": (128 * 34, 6),
+        "experts-mxfp4-16x128-gated-s10": (128 * 34, 8),
         "experts-mxfp4-16x256-gated-s6": (256 * 34, 4),
     }
     streams |= {"experts-mxfp4-16x256-s6": (256 * 34, 4)}
@@ -115,6 +126,7 @@ def turns(builds: Sequence[Mapping[str, Any]]) -> list[Turn]:
     products = {
         "prefill-d128-g8-r128": (4 * 128 * 128 * 128, False),
         "prefill-d256-g4-r128": (4 * 128 * 32 * 256, False),
+        "prefill-d64-g8-r128-sinks": (4 * 128 * 128 * 64, False),
         "experts-64x128": (2 * 64 * 128 * 64, False),
         "experts-mxfp4-128x128-gated-s4": (2 * 128 * 128 * 64, False),
     }

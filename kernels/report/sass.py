@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -56,6 +56,10 @@ class Figures:
     narrow_loads: int = 0
     loop_instructions: int = 0  # of one turn of the main loop
     ahead: int = 0  # groups of asynchronous copies on their way while a turn works; 0: it waits for all
+    loop_exponentials: int = 0  # instructions of a turn for the special-function units
+    loop_waits: int = (
+        0  # of a turn for all warpgroup matrix instructions under way; serialised ones wait one by one
+    )
     stated_blocks: int = 1
 
     def record(self) -> dict[str, Any]:
@@ -101,10 +105,17 @@ def local_in_loops(code: str) -> int:
     return sum(bool(re.search(r"\b(LDL|STL)\b", lines[i])) for i in inside)
 
 
-def main_loop(code: str) -> tuple[int, int]:
-    """(instructions of one turn, groups of copies that a turn leaves on their way when it waits for its own) of
-    the loop that multiplies most matrices, of several alike the shortest (the others have masks); (0, 0) without.
-    """
+class MainLoop(NamedTuple):
+    """Of one turn of the loop that multiplies most matrices."""
+
+    instructions: int = 0
+    ahead: int = 0  # groups of copies that it leaves on their way when it waits for its own
+    exponentials: int = 0
+    waits: int = 0  # for all its warpgroup matrix instructions
+
+
+def main_loop(code: str) -> MainLoop:
+    """Of several loops alike the shortest (the others have masks); zeros without one."""
     lines = code.splitlines()
     found: list[range] = []
     for loop in sorted(_loops(lines), key=len):
@@ -112,10 +123,13 @@ def main_loop(code: str) -> tuple[int, int]:
         if apart and _count(lines, loop, _MATRIX):
             found.append(loop)
     if not found:
-        return 0, 0
+        return MainLoop()
     loop = max(found, key=lambda loop: (_count(lines, loop, _MATRIX), -len(loop)))
     waits = [int(left, 16) for i in loop for left in re.findall(r"\bDEPBAR\.LE SB0, (0x\w+)", lines[i])]
-    return _count(lines, loop, r";\s*$"), min(waits, default=0)
+    counts = (
+        _count(lines, loop, pattern) for pattern in (r"\bMUFU\b", r"\bWARPGROUP\.DEPBAR\.LE gsb0, 0x0\b")
+    )
+    return MainLoop(_count(lines, loop, r";\s*$"), min(waits, default=0), *counts)
 
 
 _MATRIX = r"\b[A-Z]+MMA\b"

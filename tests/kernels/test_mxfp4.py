@@ -10,6 +10,7 @@ from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from camshaft.kernels.experts.mxfp4 import Mxfp4Weight, make_mxfp4_experts
+from camshaft.kernels.experts.mxfp4.packing import FORMS, pack
 
 
 def drawn(experts: int, rows: int, columns: int, seed: int) -> Mxfp4Weight:
@@ -70,6 +71,20 @@ def test_gates_and_ups_are_cut_where_asked() -> None:
     torch.testing.assert_close(out, torch.full((1, 32), 32 * inner))
 
 
+@pytest.mark.parametrize("dtype", FORMS)
+def test_what_cannot_be_packed_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="24 rows are no multiple of 16"):
+        pack(drawn(2, 24, 32, seed=0), dtype, paired=False)
+    weight, largest = drawn(2, 32, 32, seed=0), FORMS[dtype].largest_scale
+    weight.scales[1, 5], weight.scales[0, 3] = largest, 255
+    pack(weight, dtype, paired=True)
+    weight.scales[1, 5] = largest + 1
+    with pytest.raises(
+        ValueError, match=rf"{dtype} allows scales up to 2\^{largest - 127}, not 2\^{largest - 126}"
+    ):
+        pack(weight, dtype, paired=True)
+
+
 def test_weights_that_do_not_fit_are_refused() -> None:
     good = drawn(2, 64, 32, seed=0)
     with pytest.raises(ValueError, match="blocks are"):
@@ -78,6 +93,9 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         Mxfp4Weight(good.blocks, good.scales, torch.zeros(2, 63))
     with pytest.raises(ValueError, match="not uint8"):
         Mxfp4Weight(good.blocks.int(), good.scales)
+    for other in ((good.scales.to("meta"), None), (good.scales, torch.zeros(2, 64, device="meta"))):
+        with pytest.raises(ValueError, match=r"blocks are on cpu, .* on meta"):
+            Mxfp4Weight(good.blocks, *other)
     for down in (drawn(3, 32, 32, seed=0), drawn(2, 32, 64, seed=0), drawn(2, 64, 32, seed=0)):
         with pytest.raises(ValueError, match="do not fit"):
             make_mxfp4_experts(good, down, torch.float32)

@@ -10,20 +10,23 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from camshaft.kernels.linear.fp8_product.triton import plan as product_plan
 from camshaft.kernels.paged_attention.triton import prefill_plan
 from camshaft.kernels.report import __main__ as report
+from camshaft.kernels.report.expert_layer import DECODES, MODELS, chosen, packed_products
 from camshaft.kernels.report.floors import (
     H100_BYTES_PER_S,
+    H100_SMS,
     MXFP4_BYTES,
     decode_attention,
     experts,
     gemm,
     prefill_attention,
 )
-from camshaft.kernels.report.layer import layer, needed_share
+from camshaft.kernels.report.layer import COPY_SHARE, layer, needed_share
 from camshaft.kernels.report.sass import local_in_loops, main_loop, matrix_instructions, occupancy
 
 DATA: dict[str, Any] = json.loads(report.DATA.read_text())
@@ -72,11 +75,18 @@ def test_attention_and_products_load_sixteen_bytes_at_a_time() -> None:
 def test_packed_weights_become_numbers_in_registers() -> None:
     """On Hopper shared memory has room for what is loaded, stage by stage, and none for a tile of unpacked weights."""
     found = [b for b in BUILDS if b["arch"] == 90 and b["name"].startswith("experts-mxfp4")]
-    assert len(found) == 6
+    assert len(found) == 8
     for build in found:
         tokens, rows, stages = map(int, re.findall(r"-(\d+)x(\d+).*-s(\d+)", build["name"])[0])
         loaded = stages * (rows * (32 + 2) + tokens * 64 * 2)
         assert loaded - rows * 64 * 2 < build["shared_bytes"] <= loaded, build
+
+
+def test_warpgroup_instructions_are_not_serialised() -> None:
+    """Where the assembler finds other instructions between them that touch their registers, it waits for each."""
+    found = [b for b in BUILDS if b["arch"] == 90 and any("GMMA" in name for name in b["matrix"])]
+    assert len(found) > 20
+    assert not [(b["name"], b["loop_waits"]) for b in found if b["loop_waits"] > 2]
 
 
 def test_an_sm_holds_as_many_blocks_as_the_design_states() -> None:
@@ -89,8 +99,9 @@ def test_main_loops_leave_memory_and_tensor_cores_their_full_speed() -> None:
     """On paper: instructions issue faster than bytes or products take, and enough bytes are on their way."""
     turns = {turn["build"]: turn for turn in DATA["turns"]}
     assert {"decode-d128-g8-p16", "decode-d128-g8-p16-fp8", "prefill-d128-g8-r128"} <= set(turns)
-    for turn in turns.values():
-        assert turn["issue_share"] < 1, turn
+    for name, turn in turns.items():
+        # Heads of 64 have an exponential for each 256 operations: it takes as long as they do.
+        assert turn["issue_share"] < (1.1 if name.startswith("prefill-d64") else 1), turn
         assert turn["what"] == "FLOPs" or turn["in_flight_bytes"] > 2 * DATA["needed_in_flight_bytes"], turn
 
 
@@ -177,15 +188,15 @@ def test_local_memory_is_counted_inside_loops_only() -> None:
 
 
 def test_the_main_loop_is_the_shortest_that_multiplies() -> None:
-    tail = ".L_x_1:\n HGMMA.64x64x16 R24 ;\n FSEL R1 ;\n FSEL R2 ;\n @P0 BRA `(.L_x_1) ;\n"
-    main = ".L_x_2:\n DEPBAR.LE SB0, 0x3 ;\n HGMMA.64x64x16 R24 ;\n BRA `(.L_x_2) ;\n"
+    tail = ".L_x_1:\n HGMMA.64x64x16 R24 ;\n FSEL R1 ;\n FSEL R2 ;\n FSEL R3 ;\n FSEL R4 ;\n @P0 BRA `(.L_x_1) ;\n"
+    main = ".L_x_2:\n DEPBAR.LE SB0, 0x3 ;\n HGMMA.64x64x16 R24 ;\n WARPGROUP.DEPBAR.LE gsb0, 0x0 ;\n MUFU.EX2 R1 ;\n BRA `(.L_x_2) ;\n"
     search = ".L_x_3:\n BRA `(.L_x_3) ;\n"
     around = f".L_x_4:\n{tail}{main} BRA `(.L_x_4) ;\n"
     wide = ".L_x_5:\n HGMMA R24 ;\n HGMMA R32 ;\n FADD R1 ;\n BRA `(.L_x_5) ;\n"
-    assert main_loop(search + tail + main) == (3, 3)
-    assert main_loop(search + around) == (3, 3)  # an outer loop is none
-    assert main_loop(tail + main + wide) == (4, 0)  # the main loop's tile is larger than the tail's
-    assert main_loop(search) == (0, 0)
+    assert main_loop(search + tail + main) == (5, 3, 1, 1)
+    assert main_loop(search + around) == (5, 3, 1, 1)  # an outer loop is none
+    assert main_loop(tail + main + wide) == (4, 0, 0, 0)  # the main loop's tile is larger than the tail's
+    assert main_loop(search) == (0, 0, 0, 0)
 
 
 def test_matrix_instructions_are_told_by_name() -> None:
@@ -222,6 +233,37 @@ def test_a_step_of_a_large_layer_fits_its_bytes_on_paper() -> None:
         assert step.programs >= 0.9 * 132, step
         assert step.passed_bytes < 0.4 * step.needed_bytes, step
     assert needed_share(steps) < 0.9
+
+
+def test_a_layer_of_packed_experts_is_near_its_bytes_on_paper() -> None:
+    """A decode's products are bound by bytes, of one token at a copy's speed, and ask for enough of them ahead."""
+    figures = {b["name"]: b for b in BUILDS if b["arch"] == 90}
+    products = packed_products()
+    assert len(products) == len(MODELS) * (len(DECODES) + 1) * 2
+    for each in products:
+        build = figures[each.build]
+        slowest = max(each.bytes_us, each.flops_us)
+        assert each.issue_us(build) * (COPY_SHARE if each.tokens in (1, 2048) else 1) < slowest, each
+        assert each.tokens == 2048 or each.bytes_us > each.flops_us, each
+        rows, stages = map(int, re.findall(r"x(\d+).*-s(\d+)", each.build)[0])
+        if each.tokens in DECODES:
+            held = min(each.programs, H100_SMS * build["blocks_per_sm"])
+            assert held * (stages - 2) * rows * 34 > H100_SMS * DATA["needed_in_flight_bytes"], each
+    assert f"| 120b | {DECODES[-1]} |" in report.PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "tile"), [(1, 32, 16), (8, 32, 16), (64, 128, 16), (700, 32, 64)]
+)
+def test_choices_of_experts_are_counted_as_they_fall(tokens: int, experts: int, tile: int) -> None:
+    """Against draws of as many tokens."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        np.bincount(rng.random((tokens, experts)).argpartition(4)[:, :4].ravel(), minlength=experts)
+        for _ in range(300)
+    ]
+    found = np.mean([((counts > 0).sum(), (-(-counts // tile)).sum()) for counts in drawn], axis=0)
+    assert chosen(tokens, experts, tile) == pytest.approx(found, rel=0.02)
 
 
 def test_floors_on_paper() -> None:

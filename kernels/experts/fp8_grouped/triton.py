@@ -77,12 +77,8 @@ def grouped_product(
     checks.check_tensor(op, "x_scales", x_scales, device, checks.SINGLES, whole=True)
     checks.check_tensor(op, "weights.values", weights.values, device, checks.NARROW, whole=True)
     checks.check_tensor(op, "weights.scales", weights.scales, device, checks.SINGLES, whole=True)
-    checks.check_tensor(op, "places", groups.places, device, checks.INTEGERS, whole=True)
-    checks.check_tensor(op, "tile_experts", groups.tile_experts, device, checks.INTEGERS, whole=True)
-    checks.check_size(op, "places", groups.places, (len(groups.tile_experts) * groups.tile,))
-    if row_weights is not None:
-        checks.check_tensor(op, "row_weights", row_weights, device, checks.SINGLES, whole=True)
     n, k = weights.values.shape[1:]
+    groups.check(op, x, k, divisor, row_weights)
     columns = 128 if groups.tile == 64 else 64
     fp8_grouped_kernel[(len(groups.tile_experts), launch.cdiv(n, columns))](
         x, x_scales, weights.values, weights.scales, out, groups.places, groups.tile_experts,

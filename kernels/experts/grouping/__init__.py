@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ... import checks
 from ...dispatch import Dispatch
 
 _best = Dispatch(__name__, "sort_by_expert")
@@ -19,6 +20,20 @@ class Groups:
     tile_experts: torch.Tensor  # int32 [tiles]; -1 past the last
     num_places: int
     tile: int
+
+    def check(
+        self, op: str, x: torch.Tensor, columns: int, divisor: int, row_weights: torch.Tensor | None
+    ) -> None:
+        """What a product reads for these places: row p // divisor of x, `columns` wide, and a weight for each place
+        where there are any. Raises KernelInputError.
+        """
+        checks.check_size(op, "x", x, (self.num_places // divisor, columns))
+        checks.check_tensor(op, "places", self.places, x.device, checks.INTEGERS, whole=True)
+        checks.check_tensor(op, "tile_experts", self.tile_experts, x.device, checks.INTEGERS, whole=True)
+        checks.check_size(op, "places", self.places, (len(self.tile_experts) * self.tile,))
+        if row_weights is not None:
+            checks.check_tensor(op, "row_weights", row_weights, x.device, checks.SINGLES, whole=True)
+            checks.check_size(op, "row_weights", row_weights.view(-1), (self.num_places,))
 
 
 def tile_of(num_places: int, num_experts: int) -> int:

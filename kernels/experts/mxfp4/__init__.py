@@ -40,6 +40,9 @@ class Mxfp4Weight:
             raise ValueError(f"mxfp4: bias is {tuple(self.bias.shape)}, must be {rows}")
         if self.blocks.dtype != torch.uint8 or self.scales.dtype != torch.uint8:
             raise ValueError(f"mxfp4: blocks are {self.blocks.dtype}, scales {self.scales.dtype}, not uint8")
+        for name, tensor in (("scales", self.scales), ("bias", self.bias)):
+            if tensor is not None and tensor.device != self.blocks.device:
+                raise ValueError(f"mxfp4: blocks are on {self.blocks.device}, {name} on {tensor.device}")
 
     @property
     def size(self) -> tuple[int, int, int]:

@@ -42,7 +42,8 @@ def mxfp4_grouped_kernel(
     live = place < num_places
     depth = tl.arange(0, UNIT_COLUMNS)
     x_at = x + tl.where(live, place // DIVISOR, 0).to(tl.int64)[:, None] * k + depth[None, :]
-    steps = tl.cdiv(k, UNIT_COLUMNS)
+    # A loop that may have no turn leaves results where they lie only with moves, for which every product is waited for.
+    steps = tl.maximum(tl.cdiv(k, UNIT_COLUMNS), 1)
     # Units past the end read the last one: their results are never stored.
     first, last, total_units = row_tile * units, n // UNIT_ROWS - 1, expert * (n // UNIT_ROWS)
     lane, eighth = tl.arange(0, units * 32), tl.arange(0, units * 8)
@@ -129,13 +130,13 @@ def plan(
     tile: int, num_tiles: int, n: int, num_sms: int, capability: tuple[int, int]
 ) -> tuple[int, int, int]:
     """(rows of a program, warps, stages). Of few places 256 rows share the work of a loop's turn, but few tiles of
-    them would leave SMs without any.
+    them would leave SMs without any; the fewer programs, the more each asks for ahead.
     """
     if not launch.has_warpgroups(capability):
         return 128, 4, 4
     if tile > 16:
         return (128, 8, 4) if tile > 64 else (128, 4, 5)
-    return (256, 4, 6) if num_tiles * launch.cdiv(n, 256) >= 2 * num_sms else (128, 4, 8)
+    return (256, 4, 6) if num_tiles * launch.cdiv(n, 256) >= 2 * num_sms else (128, 4, 10)
 
 
 def product(
@@ -151,16 +152,9 @@ def product(
     """[num_places, n] of each place's row with its expert's weight and bias, times `row_weights`; or, with `limits`,
     the limit and alpha of gates, [num_places, n / 2] of gates and ups. Raises KernelInputError.
     """
-    op, device, dtype = "mxfp4_grouped_product", x.device, (weight.bias.dtype,)
-    checks.check_tensor(op, "x", x, weight.bias.device, dtype, whole=True)
-    checks.check_tensor(op, "places", groups.places, device, checks.INTEGERS, whole=True)
-    checks.check_tensor(op, "tile_experts", groups.tile_experts, device, checks.INTEGERS, whole=True)
-    checks.check_size(op, "places", groups.places, (len(groups.tile_experts) * groups.tile,))
-    if x.shape[1] != weight.columns:
-        raise checks.KernelInputError(op, "x", f"has rows of {x.shape[1]}, weights of {weight.columns}")
-    if row_weights is not None:
-        checks.check_tensor(op, "row_weights", row_weights, device, checks.SINGLES, whole=True)
-        checks.check_size(op, "row_weights", row_weights.view(-1), (groups.num_places,))
+    op, device = "mxfp4_grouped_product", x.device
+    checks.check_tensor(op, "x", x, weight.bias.device, (weight.bias.dtype,), whole=True)
+    groups.check(op, x, weight.columns, divisor, row_weights)
     (n, k), tiles = (weight.bias.shape[1], weight.columns), len(groups.tile_experts)
     out = torch.empty((groups.num_places, n // 2 if limits else n), dtype=x.dtype, device=device)
     rows, warps, stages = plan(groups.tile, tiles, n, launch.num_sms(device), launch.capability(device))

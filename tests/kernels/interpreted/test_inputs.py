@@ -17,6 +17,7 @@ from camshaft.kernels.experts.fp8_grouped.triton import grouped_product
 from camshaft.kernels.experts.mxfp4 import Mxfp4Weight
 from camshaft.kernels.experts.mxfp4 import triton as mxfp4
 from camshaft.kernels.experts.mxfp4.packing import FORMS, pack
+from camshaft.kernels.experts.triton import GroupedExperts
 from camshaft.kernels.linear.fp8_product.triton import fp8_product
 from camshaft.kernels.prepare_batch.triton import prepare_batch
 from camshaft.kernels.quantize_rows.triton import quantize_rows
@@ -128,6 +129,13 @@ def _prepare(**other: torch.Tensor) -> None:
     prepare_batch(**{**fields, **other}, block_size=16, made=torch.zeros(3, 1, dtype=torch.int64))
 
 
+def _experts(**other: torch.Tensor) -> None:
+    """Two rows of one choice each."""
+    one = [torch.zeros(32, 64)]
+    fields = {"x": torch.zeros(2, 64), "ids": torch.zeros(2, 1).long(), "weights": torch.ones(2, 1), **other}
+    GroupedExperts(one, one, [one[0].t()])(fields["x"], fields["ids"], fields["weights"], torch.zeros(2, 64))
+
+
 def _grouped(**other: torch.Tensor) -> None:
     fields = {
         "values": _fp8(2, 64, 128),
@@ -190,9 +198,17 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("weights.values", lambda: _grouped(values=torch.zeros(2, 64, 128))),
     ("places", lambda: _grouped(places=torch.zeros(16, dtype=torch.int64))),
     ("row_weights", lambda: _grouped(row_weights=torch.ones(2).half())),
+    ("row_weights", lambda: _grouped(row_weights=W[:1])),
+    ("x", lambda: _grouped(x=_fp8(1, 128))),
+    ("x", lambda: _experts(x=torch.zeros(1, 64))),
+    ("x", lambda: _experts(x=torch.zeros(2, 32))),
+    ("x", lambda: _experts(x=torch.zeros(2, 64).half())),
+    ("row_weights", lambda: _experts(weights=W[:1])),
     ("x", lambda: _mxfp4(x=X)),
     ("x", lambda: _mxfp4(x=torch.zeros(2, 32).half())),
     ("x", lambda: _mxfp4(x=torch.zeros(64, 2).half().t())),
+    ("x", lambda: _mxfp4(x=torch.zeros(1, 64).half())),
+    ("x", lambda: _mxfp4(x=torch.zeros(64).half())),
     ("places", lambda: _mxfp4(places=torch.zeros(8, dtype=torch.int32))),
     ("row_weights", lambda: _mxfp4(row_weights=W[:3])),
     ("row_weights", lambda: _mxfp4(row_weights=W[:2].half())),
