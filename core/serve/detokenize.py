@@ -7,6 +7,7 @@ dropped at the end, so that no half of a character ever reaches a client.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from ..errors import ModelError
 
 REPLACEMENT = "\ufffd"
 MAX_TOKEN_ID = 1 << 24
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 # Tokens after which the window gives up waiting for a whole character: bytes that never were UTF-8.
 _MAX_HELD_TOKENS = 8
@@ -148,6 +150,7 @@ class TokenText:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._tables = token_bytes(getattr(tokenizer, "backend", None))
+        self._bytes: dict[int, bytes] = {}  # of tokens that were asked for, where there is no table
 
     def detokenizer(self, prompt: Sequence[int], skip_special_tokens: bool) -> Detokenizer:
         """A fresh detokeniser for a sequence that continues `prompt`."""
@@ -160,7 +163,21 @@ class TokenText:
         if self._tables is not None:
             table = self._tables[0]
             return table[token] if 0 <= token < len(table) else b""
-        return self._tokenizer.decode([token], skip_special_tokens=False).encode()
+        found = self._bytes.get(token)
+        if found is None:
+            found = self._bytes[token] = self._read_alone(token)
+        return found
+
+    def _read_alone(self, token: int) -> bytes:
+        """As in the middle of a text, where a decoder strips no space; a byte that is a token is that byte."""
+        byte = _BYTE_TOKEN.fullmatch(self._tokenizer.backend.id_to_token(token) or "")
+        if byte is not None:
+            return bytes.fromhex(byte[1])
+        before: list[int] = self._tokenizer.encode(".", add_special_tokens=False)
+        text, more = (
+            self._tokenizer.decode(ids, skip_special_tokens=False) for ids in (before, [*before, token])
+        )
+        return more[len(text) :].encode()
 
     def text_of(self, token: int) -> str:
         """Text of one token by itself; bytes that are no UTF-8 become U+FFFD."""

@@ -112,13 +112,16 @@ class _ByteFallback:
     def __init__(self, strips: bool) -> None:
         vocab = ["<unk>", _SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *_WORDS]
         self.ids = {token: place for place, token in enumerate(vocab)}
-        self._backend = Backend(models.BPE(self.ids, [], unk_token="<unk>", byte_fallback=True))
+        self.backend = Backend(models.BPE(self.ids, [], unk_token="<unk>", byte_fallback=True))
         steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        self._backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
-        self._backend.add_special_tokens([_SPECIAL])
+        self.backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
+        self.backend.add_special_tokens([_SPECIAL])
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self.spell(list(text))
 
     def spell(self, pieces: list[str]) -> list[int]:
         ids: list[int] = []
@@ -126,6 +129,19 @@ class _ByteFallback:
             known = self.ids.get(piece)
             ids += [self.ids[f"<0x{byte:02X}>"] for byte in piece.encode()] if known is None else [known]
         return ids
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_the_text_of_one_token_of_a_vocabulary_with_bytes(strips: bool) -> None:
+    tokenizer = _ByteFallback(strips)
+    texts = TokenText(tokenizer)
+    assert [texts.text_of(tokenizer.ids[word]) for word in ("▁the", "▁", "ing", _SPECIAL)] == [
+        " the",
+        " ",
+        "ing",
+        _SPECIAL,
+    ]
+    assert [texts.bytes_of(token) for token in tokenizer.spell(["日"])] == [b"\xe6", b"\x97", b"\xa5"]
 
 
 _PIECES = st.lists(st.sampled_from([*_WORDS, _SPECIAL, "😀", "日", "ß", "🎉"]), max_size=12)
