@@ -122,7 +122,7 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Path | None, s
     if isinstance(source, Mapping):
         place = Place("(given)")
         entries = [
-            _unnegated(Entry(_snake(str(key)), value, place, "given", str(key)))
+            _unnegated(Entry(knob_name(str(key)), value, place, "given", str(key)))
             for key, value in source.items()
         ]
         return None, *_with_base(entries, None)
@@ -160,7 +160,7 @@ def read_entries(path: Path, origin: Literal["given", "preset"] = "given") -> li
     document = parse_yaml(text, path.name if origin == "preset" else str(path))
     entries: dict[str, Entry] = {}
     for key, value in document.value.items():
-        entry = _unnegated(Entry(_snake(key), value, document.place([key]), origin, key))
+        entry = _unnegated(Entry(knob_name(key), value, document.place([key]), origin, key))
         if entry.key in entries:
             first = entries[entry.key]
             raise ConfigError(
@@ -189,7 +189,8 @@ def _refuse_manifest(path: Path, text: str) -> None:
             )
 
 
-def _snake(key: str) -> str:
+def knob_name(key: str) -> str:
+    """A key or an option as knobs are called: `max_num_seqs` of `max-num-seqs` and of `--max-num-seqs`."""
     return key.strip().removeprefix("--").replace("-", "_")
 
 
@@ -206,7 +207,9 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
     place = Place("--set")
     if isinstance(overrides, Mapping):
         return [
-            _unnegated(Entry(_snake(k), v, place, "given", k)) for k, v in overrides.items() if v is not None
+            _unnegated(Entry(knob_name(k), v, place, "given", k))
+            for k, v in overrides.items()
+            if v is not None
         ]
     entries: list[Entry] = []
     for text in [overrides] if isinstance(overrides, str) else overrides:
@@ -216,7 +219,7 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
         parsed = parse_scalar(value)
         typed = key if key.startswith("--") else f"--set {key.strip()}"
         place = Place(typed)
-        entries.append(_unnegated(Entry(_snake(key), parsed, place, "given", key.removeprefix("--"))))
+        entries.append(_unnegated(Entry(knob_name(key), parsed, place, "given", key.removeprefix("--"))))
     return entries
 
 

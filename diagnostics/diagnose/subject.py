@@ -14,7 +14,7 @@ from typing import Any
 from ...core.arithmetic.model_sheets import model_names, shape_named
 from ...core.arithmetic.shape import ModelShape
 from ...core.config import LoadedConfig, ServeConfig, find_source, load_config, preset_names
-from ...core.config.sources import vllm_names
+from ...core.config.sources import knob_name, vllm_names
 from ...core.errors import CamshaftError, ConfigError
 from ...core.places import read_yaml
 from ..compat.checks.context import Context
@@ -175,7 +175,7 @@ def _written(source: str, knob: str) -> str:
         except ConfigError:
             return f"{source}: {knob}"
         for key in document.value:
-            if _snake(str(key)) == knob:
+            if knob_name(str(key)) == knob:
                 return f"{document.place((key,))}: {key}"
     return f"{source}: --{knob.replace('_', '-')}" if len(source.split()) > 1 else f"{source}: {knob}"
 
@@ -206,7 +206,7 @@ def _read(
     told = read_yaml(path).value if path.suffix in (".yaml", ".yml", ".json") else None
     if not isinstance(told, Mapping):
         raise ConfigError(f"{source}: no configuration: a YAML mapping, a preset or a command is needed")
-    values = {_snake(str(key)): value for key, value in told.items()}
+    values = {knob_name(str(key)): value for key, value in told.items()}
     own = configuration is not None and guess_engine(configuration) == "camshaft"
     if "preset" in values or "policy" in values:
         return _written_values(load_config(path, purpose="inspect")), configuration, True, notes
@@ -222,10 +222,6 @@ def _overridden(values: Mapping[str, Any], overrides: tuple[str, ...]) -> dict[s
     if not overrides:
         return dict(values)
     return _written_values(load_config(values, overrides, purpose="inspect"))
-
-
-def _snake(key: str) -> str:
-    return key.strip().removeprefix("--").replace("-", "_")
 
 
 def _values(configuration: Configuration, version: str | None, notes: list[str]) -> dict[str, Any]:
