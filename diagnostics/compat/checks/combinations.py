@@ -10,6 +10,7 @@ import msgspec
 from ...cost.devices import Device
 from ..facts.unknown import Unknown
 from ..inputs.base import Word
+from ..releases.table import name_of
 from ..rules.evaluate import RuleHit, evaluate
 from ..rules.records import load
 from ..rules.resolvers import parser_defaults
@@ -138,7 +139,7 @@ def _undecided(hit: RuleHit) -> str:
 
 def _naming(message: str, flags: tuple[str, ...]) -> str:
     """The message, with the options in front where it speaks of them in words only."""
-    words = [word for flag in flags for word in (flag, flag.lstrip("-").replace("-", "_"))]
+    words = [word for flag in flags for word in (flag, name_of(flag))]
     if not flags or any(word in message for word in words):
         return message
     return f"{', '.join(flags)}: {message}"
@@ -170,7 +171,7 @@ def _repaired(context: Context) -> dict[str, Any]:
         change = context.changes.options.get(name or "")
         if change is not None and change.into and change.into in context.table.flags:
             into.add(change.into)
-    return {flag.lstrip("-").replace("-", "_"): merged_values(context, flag) for flag in sorted(into)}
+    return {name_of(flag): merged_values(context, flag) for flag in sorted(into)}
 
 
 def _after_repair(context: Context, hit: RuleHit) -> Finding:

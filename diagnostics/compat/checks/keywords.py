@@ -6,7 +6,7 @@ import msgspec
 
 from ..inputs.base import Word
 from ..parsing.parser import Misuse, Use
-from ..releases.table import Flag
+from ..releases.table import Flag, name_of
 from .context import Context
 from .findings import Edit, Finding, no_such
 from .remedies import remedy
@@ -22,7 +22,7 @@ def misnamed(context: Context, given: Use | Misuse) -> bool:
 
 def keyword(context: Context, given: Use | Misuse, flag: Flag) -> Finding:
     """Another spelling of an option, as a keyword."""
-    key = given.spelled.lstrip("-").replace("-", "_")
+    key = name_of(given.spelled)
     told = f"have no argument {key} at {context.target}: only the command line takes it, for {flag.dest}"
     return _refused(context, given, flag, told, f"Give {flag.dest}.")
 

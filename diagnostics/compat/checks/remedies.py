@@ -10,6 +10,7 @@ from ..facts.unknown import Unknown
 from ..inputs.base import Entry, Word
 from ..parsing.parser import Misuse, Use
 from ..releases.changes import OptionChange
+from ..releases.table import name_of
 from .context import Context
 from .findings import Edit
 
@@ -91,7 +92,7 @@ def merged_values(context: Context, into: str, one: Misuse | Use | None = None) 
     Where `one` of them stands in a branch, another branch's use of the same option has no part in it.
     """
     merged: dict[str, Any] = {}
-    given = context.values.get(into.lstrip("-").replace("-", "_"))
+    given = context.values.get(name_of(into))
     members: list[Misuse | Use] = [
         m for m in context.parsed.misuses if m.kind in ("unknown", "missing_value")
     ]

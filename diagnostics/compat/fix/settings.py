@@ -10,6 +10,7 @@ from ....core.errors import ConfigError
 from ....core.places import load_yaml
 from ..checks.findings import Edit
 from ..inputs.base import Configuration, Entry
+from ..releases.table import name_of
 from .cut import Changes
 
 
@@ -64,7 +65,7 @@ def _edit_keywords(
     changes: Changes,
 ) -> None:
     """Rename keyword arguments of Python, or set one where it stands or in the place of one that goes."""
-    name = (edit.to or edit.flag).lstrip("-").replace("-", "_")
+    name = name_of(edit.to or edit.flag)
     if edit.kind == "rename" and edit.value is None:
         for entry in entries:
             old = entry.key.replace("-", "_")

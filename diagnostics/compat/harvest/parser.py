@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..releases.table import name_of
 from .interpret.calls import CONSTRUCTORS
 from .interpret.source import Module
 from .interpret.values import ClassValue, Scope, Symbol, Unknown
@@ -25,7 +26,7 @@ class Option:
     @property
     def dest(self) -> str:
         """The name argparse keeps the value under."""
-        return self.kwargs.get("dest") or self.name.lstrip("-").replace("-", "_")
+        return self.kwargs.get("dest") or name_of(self.name)
 
     @property
     def name(self) -> str:

@@ -19,6 +19,11 @@ def option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def name_of(option: str) -> str:
+    """`max_num_seqs` of `--max-num-seqs`."""
+    return option.lstrip("-").replace("-", "_")
+
+
 def negative_of(option: str) -> str:
     """`--no-x` of `--x`."""
     return NEGATION + option[2:]
@@ -78,7 +83,7 @@ class Flag(msgspec.Struct, omit_defaults=True):
     @property
     def dest(self) -> str:
         """The snake_case name under which the parsed value is kept."""
-        return self.name.lstrip("-").replace("-", "_")
+        return name_of(self.name)
 
     @property
     def off(self) -> str | None:
