@@ -62,7 +62,7 @@ def resolve(
     refuse_policy_conflicts(loaded, policy)
     _lay_policy(values, policy, loaded)
     _drop_chunk_size(values, loaded)
-    for name, rule in _RULES.items():
+    for name, rule in DERIVED.items():
         if values[name].value in (None, "auto", -1):
             values[name] = rule(_Facts(values, hardware, shape, policy))
     _normalise(values)
@@ -238,8 +238,8 @@ def _served_model_name(facts: _Facts) -> Effective:
     return Effective((model,) if model else None, "derived", "the model as written")
 
 
-# In order: a rule may read what the ones before it settled.
-_RULES: dict[str, Callable[[_Facts], Effective]] = {
+# How a knob that nobody set is settled, in order: a rule may read what the ones before it settled.
+DERIVED: dict[str, Callable[[_Facts], Effective]] = {
     "device": _device,
     "dtype": _dtype,
     "tokenizer": _tokenizer,

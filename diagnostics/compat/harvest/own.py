@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ....core.config.resolve import _RULES
+from ....core.config.resolve import DERIVED
 from ....core.config.schema import NEGATIVES, ServeConfig, group_of
 from ....core.config.values import human_bytes, human_int, human_int_or_auto, json_mapping, names
 from ....core.version import __version__
@@ -64,7 +64,7 @@ def _flag(name: str, hint: Any, schema: dict[str, Any]) -> Flag:
         deprecated=_deprecated(field.deprecated),
         field=f"ServeConfig.{name}",
         group=group_of(name),
-        resolver=name if default is None and name in _RULES else None,
+        resolver=name if default is None and name in DERIVED else None,
         evidence=SCHEMA,
     )
 
