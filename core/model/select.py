@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...kernels.paged_attention import LARGEST_HEAD
 from ..arithmetic.shape import ModelShape, shape_from_config
 from ..errors import ModelError
 from ..json_files import read_json
@@ -65,6 +66,11 @@ def open_model(
 ) -> Model:
     """The model of `model_shape(folder)` with its weights on the device, those of its layers in FP8 with
     `quantize_fp8`. Raises ModelError."""
+    if device.type == "cuda" and shape.head_dim > LARGEST_HEAD:
+        raise ModelError(
+            f"{folder.name}: heads of {shape.head_dim} are larger than the {LARGEST_HEAD} that the GPU kernels take; "
+            "use device: cpu"
+        )
     if quantize_fp8 and shape.quantization == MXFP4:
         raise ModelError(
             f"{folder.name}: quantization fp8: its weights are already quantised (mxfp4); leave it out"

@@ -12,6 +12,9 @@ from ..fp8 import FP8
 
 _best = Dispatch(__name__, "paged_attention")
 
+# On a GPU: larger ones leave no registers on any, nor shared memory on one without warpgroup instructions.
+LARGEST_HEAD = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Sequences:

@@ -35,6 +35,14 @@ def test_other_families_and_variants_run_through_transformers(make_tiny_model) -
         assert shape.eos_token_ids == (257,)
 
 
+def test_heads_that_no_gpu_kernel_takes_are_refused(make_tiny_model) -> None:
+    folder = make_tiny_model("llama", head_dim=264)
+    shape = model_shape(folder)
+    open_model(folder, shape, CPU, torch.float32)
+    with pytest.raises(ModelError, match="heads of 264 are larger than the 256"):
+        open_model(folder, shape, torch.device("cuda"), torch.bfloat16)
+
+
 def test_end_tokens_of_every_file(tiny_llama: Path, tmp_path: Path) -> None:
     folder = _changed(tiny_llama, tmp_path, eos_token_id=11)
     (folder / "generation_config.json").write_text('{"eos_token_id": [12, 13]}')
