@@ -5,5 +5,5 @@ turn. `inputs` reads what people wrote, `facts` knows the device and the model i
 accepts, `rules` which combinations it refuses; `parsing` reads the configuration the way the release would, `checks`
 turns what it meets into findings, and `render` prints them. `harvest` makes the tables of `releases` from a release's
 source and is no part of a check. Imports go downwards in this order: run and fix, check, render, checks, parsing,
-rules, releases, facts and inputs.
+rules, facts and inputs, releases.
 """
