@@ -193,13 +193,13 @@ def experts_layer(copy: float) -> list[dict[str, Any]]:
 
 
 def packed_experts_layer(copy: float, rate: float) -> list[dict[str, Any]]:
-    """gpt-oss's experts in MXFP4: a decode of one and of 64, and a prompt."""
+    """gpt-oss's experts in MXFP4: decodes and prompts, as kernels/REPORT.md has them on paper."""
     hidden, top_k, rows = 2880, 4, []
     for num_experts in (32, 128):
         weights = (drawn(PLACE, num_experts, 2 * hidden, hidden), drawn(PLACE, num_experts, hidden, hidden))
         layer = make_mxfp4_experts(*weights, BF16)
         del weights
-        for tokens in (1, 64, 8192):
+        for tokens in (1, 8, 64, 2048, 8192):
             x, out = (torch.randn(tokens, hidden, device=CUDA, dtype=BF16) for _ in range(2))
             chosen = route(torch.randn(tokens, num_experts, device=CUDA), top_k, renormalise=True)
             moved = layer.weight_bytes * len(chosen[0].unique()) / num_experts
