@@ -92,7 +92,7 @@ def story(name: str, life: dict[str, Any], every_token: bool = False) -> Iterato
 
 
 def _facts(life: dict[str, Any]) -> Iterator[str]:
-    yield f"prompt of {life['prompt_tokens']} tokens ({life['cached_tokens']} from the prefix cache)"
+    yield f"prompt of {_counted(life['prompt_tokens'], 'token')} ({life['cached_tokens']} from the prefix cache)"
     yield f"{_counted(life['output_tokens'], 'token')} out"
     if life.get("priority"):
         yield f"priority {life['priority']}"
@@ -151,8 +151,9 @@ def _what(event: dict[str, Any]) -> str:
     if kind == "chunk":
         last = event["start"] + event["tokens"] - 1
         cut = f" (cut to {event['cut_to']})" if event.get("cut_to") else ""
+        span = f"tokens {event['start']} to {last}" if event["tokens"] > 1 else f"token {last}"
         return (
-            f"prompt tokens {event['start']} to {last}{cut}, in a step of {_counted(event['batch_tokens'], 'token')} "
+            f"prompt {span}{cut}, in a step of {_counted(event['batch_tokens'], 'token')} "
             f"that took {event['step_ms']:.1f} ms{', and gave a token' if event['drew'] else ''}"
         )
     if kind == "token" or (kind == "tokens" and event["step"] == event["last_step"]):

@@ -72,6 +72,13 @@ def test_story_tells_waits_chunks_tokens_and_evictions() -> None:
         assert part in text
 
 
+def test_one_token_is_told_as_one() -> None:
+    chunk = {**LIFE["events"][2], "start": 0, "tokens": 1, "batch_tokens": 1, "cut_to": None}
+    text = "\n".join(story("x", {**LIFE, "prompt_tokens": 1, "events": [chunk]}))
+    assert "prompt of 1 token (" in text
+    assert "prompt token 0, in a step of 1 token that took" in text
+
+
 def test_a_refusal_says_why() -> None:
     refused = {**LIFE, "finish_reason": "rejected", "why": "too long for this server", "queued_ms": None}
     text = "\n".join(story("cmpl-a-0", refused))
