@@ -40,9 +40,8 @@ class LazyGroup(click.Group):
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # Python writes the rest as it ends
+            # Python writes the rest as it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -91,9 +91,8 @@ def _from_config(name: str, config: PretrainedConfig) -> PreTrainedModel:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{name} is not supported: transformers has no decoder for it")
     try:
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16
-        )  # some operators trace in no other
+        # Some operators trace in no other type.
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     except Exception as error:
         raise ModelError(f"{name} cannot be built without weights: {_reason(error)}") from error
     return model.eval()

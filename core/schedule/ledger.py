@@ -98,9 +98,8 @@ class Ledger:
                 told["cut_to"] = None if told["drew"] else _cut_to(record, told["tokens"])
                 known += told["drew"]
         first = self.steps[0].start_s if self.steps else 0.0
-        drawn = (
-            0 if request.finished_s is not None else known - request.prompt_len
-        )  # not yet handed on, perhaps
+        # Of one that runs, tokens that are not yet handed on, too.
+        drawn = 0 if request.finished_s is not None else known - request.prompt_len
         return {
             "id": request.id,
             "arrival_s": request.arrival_s,

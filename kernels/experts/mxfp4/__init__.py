@@ -25,9 +25,8 @@ _VALUES = torch.tensor([*_HALF, *(-value for value in _HALF)])
 class Mxfp4Weight:
     """W [experts, rows, columns]: numbers of 4 bits (E2M1), each 32 of a row times one power of two (E8M0)."""
 
-    blocks: (
-        torch.Tensor
-    )  # uint8 [experts, rows, columns / 32, 16], of two numbers in a byte the lower bits first
+    # uint8 [experts, rows, columns / 32, 16], of two numbers in a byte the lower bits first.
+    blocks: torch.Tensor
     scales: torch.Tensor  # uint8 [experts, rows, columns / 32], the exponent plus 127; 255 is not a number
     bias: torch.Tensor | None = None  # [experts, rows]
 
