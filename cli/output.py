@@ -27,10 +27,10 @@ def width() -> int:
 
 
 def console() -> Console:
-    """Where tables are printed, as wide as all other text."""
+    """Where tables are printed, as wide as all other text; brackets in a text are text."""
     from rich.console import Console
 
-    return Console(width=width())
+    return Console(width=width(), markup=False)
 
 
 def echo(text: str, *, err: bool = False, comment: bool = False) -> None:

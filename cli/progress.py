@@ -57,7 +57,11 @@ def _progress(told: str) -> Progress:
     from rich import progress
     from rich.console import Console
 
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), getattr(progress, told)())
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        getattr(progress, told)(),
+    )
     return progress.Progress(
         *columns, progress.TimeElapsedColumn(), console=Console(stderr=True), transient=True
     )
@@ -124,7 +128,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """One line."""
-        self._bar.console.print(text, highlight=False, soft_wrap=True)
+        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

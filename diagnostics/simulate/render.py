@@ -196,7 +196,7 @@ def print_highest(console: Console, found: Highest) -> None:
 
 def print_lesson(console: Console, lesson: Lesson) -> None:
     """An exercise: its table and its conclusions."""
-    console.print(f"[bold]{lesson.title}[/bold]")
+    console.print(lesson.title, style="bold", highlight=False)
     console.print(lesson.setup, style="dim", highlight=False)
     table = Table(box=None, pad_edge=False)
     for place, name in enumerate(lesson.columns):

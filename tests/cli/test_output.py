@@ -139,3 +139,11 @@ def test_a_fix_that_cannot_be_written_is_told_and_the_next_file_is_still_fixed(
     assert f"Error: {files[0]}: cannot be written: No space left on device" in result.stderr
     assert f"{files[0]}: would fix 1" in result.stderr
     assert files[1].read_text() == "vllm serve m\n"
+
+
+def test_brackets_in_a_text_are_text() -> None:
+    words = ["vllm serve Qwen/Qwen3-8B --limit-mm-per-prompt [/x]", "--gpu", "H100", "--requests", "1"]
+    told = run("simulate", *words)
+    assert told.exit_code == 0, told.output
+    assert "[/x]" in told.output
+    assert run("simulate", "--lesson", "gap").output.startswith("Where static batching loses\n")
