@@ -24,6 +24,7 @@ import structlog
 
 from ..policies.registry import PolicyFile, load_policy
 from .errors import CamshaftError, EvidenceError
+from .recorded_tokens import RecordedTokens
 from .request import FINISH_STOP, Request, SamplingParams
 from .schedule.outcome import Update
 from .schedule.params import SchedulerParams
@@ -250,14 +251,8 @@ class _Player:
         check_recording_header(lines[0] if lines else {})
         params = msgspec.convert({**lines[0]["params"], "eos_token_ids": (_END,)}, SchedulerParams)
         self._scheduler = Scheduler(params, load_policy(lines[0]["policy"]).build())
-        self._block_size = params.block_size
         self._lines = lines[1:]
-        self._blocks: dict[int, list[int]] = {}
-        for line in self._lines:
-            if line["type"] in ("blocks", "request"):
-                self._blocks.setdefault(line["seq"], []).extend(line["hash_ids"])
-        self._tails: dict[int, tuple[int, int]] = {}  # block -> the tokens it begins with, and whose they are
-        self._share_prompts()
+        self._tokens = RecordedTokens(self._lines, params.block_size)
         self._num_ended = sum(line["type"] == "request" for line in self._lines)
         self._requests: dict[int, Request] = {}
         self._by_id: dict[str, Request] = {}
@@ -300,31 +295,11 @@ class _Player:
         cut_short = self._lines[-1:] == [_TORN] or self._num_ended < len(self._requests)
         return Replay(self._steps, len(self._requests), difference, cut_short)
 
-    def _share_prompts(self) -> None:
-        """Sequences of one prompt have its blocks, of which the first may have gone before it had any; and in the
-        block where a prompt ends what is drawn may differ from what the first drew.
-        """
-        firsts: dict[str, int] = {}
-        for line in self._lines:
-            if line["type"] != "add":
-                continue
-            seq, first = line["seq"], firsts.get(line["fork_of"])
-            firsts[line["id"]] = seq if first is None else first
-            if first is None:
-                continue
-            whole, tail = divmod(line["input_tokens"], self._block_size)
-            own, shared = self._blocks.get(seq, []), self._blocks.setdefault(first, [])
-            shared += own[len(shared) : whole]
-            if tail and own[whole : whole + 1] != shared[whole : whole + 1] and len(own) > whole:
-                self._tails[own[whole]] = (tail, first)
-
     def _add(self, line: dict[str, Any]) -> None:
-        seq, length = line["seq"], line["input_tokens"]
         first = self._by_id.get(line["fork_of"])
-        prompt = np.array([self._token(seq, place) for place in range(length)], dtype=np.int32)
         request = Request(
             id=line["id"],
-            prompt=prompt if first is None else first.prompt,
+            prompt=self._tokens.prompt(line["seq"], line["input_tokens"]) if first is None else first.prompt,
             params=SamplingParams(
                 max_tokens=line["max_tokens"], prompt_logprobs=0 if line["prompt_logprobs"] else None
             ),
@@ -334,7 +309,7 @@ class _Player:
             deadline_s=line["deadline_s"],
             fork_of=line["fork_of"],
         )
-        self._requests[seq] = self._by_id[request.id] = request
+        self._requests[line["seq"]] = self._by_id[request.id] = request
         self._scheduler.add(request, line["now_s"])
 
     def _update(self, line: dict[str, Any]) -> None:
@@ -351,15 +326,4 @@ class _Player:
     def _drawn(self, row: int, stopped: set[int]) -> int:
         columns = self._scheduler.rows
         seq = int(columns.seq[row])
-        return _END if seq in stopped else self._token(seq, int(columns.known[row]))
-
-    def _token(self, seq: int, place: int) -> int:
-        """A token that is equal wherever the recorded blocks were equal, and nowhere else."""
-        blocks = self._blocks.get(seq, ())
-        block, offset = divmod(place, self._block_size)
-        if block < len(blocks):
-            tail, first = self._tails.get(blocks[block], (0, seq))
-            if offset < tail and first != seq:
-                return self._token(first, place)
-            return (blocks[block] * 1_000_003 + offset) % (1 << 30)
-        return (1 << 30) + (seq * 1_000_003 + place) % (1 << 30)
+        return _END if seq in stopped else self._tokens.at(seq, int(columns.known[row]))
