@@ -30,7 +30,7 @@ from ..messages import (
 )
 from .engine_link import EngineLink
 from .engine_process import EngineFactory
-from .generation import Generation, Sequence
+from .generation import Generation, Sequence, sequence_id
 from .metrics import Metrics
 
 _QUERY_TIMEOUT_S = 30.0
@@ -58,7 +58,9 @@ class EngineClient:
         self._by_handle: dict[int, tuple[Generation, Sequence]] = {}
         self._unconfirmed: dict[int, tuple[int, Generation]] = {}  # last handle -> (adds sent, generation)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._ids: OrderedDict[str, list[str]] = OrderedDict()
+        self._ids: OrderedDict[str, tuple[str, int]] = (
+            OrderedDict()
+        )  # the engine's name, and how many sequences
         self._next_handle = 0
         self._repeats = 0
         self._sent = 0
@@ -187,12 +189,16 @@ class EngineClient:
 
     def sequence_ids(self, name: str) -> list[str]:
         """The engine's ids behind a response id or an X-Request-Id; the id itself if unknown."""
-        return self._ids.get(name, [name])
+        if name not in self._ids:
+            return [name]
+        stem, count = self._ids[name]
+        return [sequence_id(stem, index) for index in range(count)]
 
     def _remember(self, generation: Generation) -> None:
-        ids = [sequence.id for sequence in generation.sequences]
+        sequences = generation.sequences
+        known = sequences[0].id.removesuffix(sequence_id("", 0)), len(sequences)
         for name in (generation.id, generation.id.partition("-")[2]):
-            self._ids[name] = ids
+            self._ids[name] = known
             self._ids.move_to_end(name)
         while len(self._ids) > _REMEMBERED_IDS:
             self._ids.popitem(last=False)

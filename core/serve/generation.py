@@ -157,6 +157,11 @@ class Sequence:
         self.finish_reason = output.finish_reason
 
 
+def sequence_id(name: str, index: int) -> str:
+    """The engine's id of a sequence, from its name of the request."""
+    return f"{name}-{index}"
+
+
 class Generation:
     """The sequences of one HTTP request, and the one who waits for them."""
 

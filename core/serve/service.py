@@ -16,7 +16,7 @@ from ..request import SamplingParams
 from .detokenize import TokenText
 from .engine_client import EngineClient
 from .faults import HttpFault
-from .generation import Generation, Sequence
+from .generation import Generation, Sequence, sequence_id
 from .metrics import Metrics
 from .params import SamplingDefaults, Wanted
 from .prompts import Tokenizer, packed
@@ -114,7 +114,7 @@ class Service:
     ) -> Sequence:
         skip = body.skip_special_tokens is not False
         detokenizer = self.texts.detokenizer(prompt, skip)
-        return Sequence(index, f"{name}-{index}", prompt, want.rules, detokenizer)
+        return Sequence(index, sequence_id(name, index), prompt, want.rules, detokenizer)
 
     def usage(self, generation: Generation) -> Usage:
         """Tokens of the whole request: each prompt counts once, completions add up over the choices."""
