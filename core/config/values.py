@@ -9,17 +9,18 @@ from ..numerals import human_readable, human_readable_bytes
 
 
 def not_bool(value: Any) -> Any:
-    """Refuses true and false where a number is meant."""
+    """Refuses true and false where a number is meant, and numbers that no counter holds."""
     if isinstance(value, bool):
         raise ValueError(f"a number is needed, not {str(value).lower()}")
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise ValueError("a number of fewer than 20 digits is needed")
     return value
 
 
 def human_int(value: Any) -> Any:
     """Integers as vLLM reads them: 1k is 1,000, 1K is 1,024, 25.6k is 25,600."""
-    not_bool(value)
     number = human_readable(value) if isinstance(value, str) else None
-    return value if number is None else number
+    return not_bool(value if number is None else number)
 
 
 def human_bytes(value: Any) -> Any:
@@ -29,7 +30,7 @@ def human_bytes(value: Any) -> Any:
     size = human_readable_bytes(value)
     if size is None and not value.strip().lstrip("+-").isdecimal():
         raise ValueError("a size is needed, such as 2GiB, 500MB or a number of bytes")
-    return value if size is None else size
+    return not_bool(value if size is None else size)
 
 
 def human_int_or_auto(value: Any) -> Any:
