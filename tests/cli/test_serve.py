@@ -50,7 +50,7 @@ def test_nothing_to_serve_names_the_demo() -> None:
         ),
         (
             "model: {here}\ngeneration_config: ./none\n",
-            "serve.yaml:2:1: none/generation_config.json: cannot be read",
+            "serve.yaml:2:1: none/generation_config.json: no such file",
         ),
         ("model: {here}\nport: 0\nhost: 203.0.113.1\n", "serve.yaml:3:1: cannot listen on 203.0.113.1"),
     ],
