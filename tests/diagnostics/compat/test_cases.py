@@ -11,7 +11,8 @@ import yaml
 
 from camshaft.diagnostics.compat.checks.findings import Finding, Result
 from camshaft.diagnostics.compat.inputs.read import read_command, read_text
-from camshaft.diagnostics.compat.run import check_all, find_device
+from camshaft.diagnostics.compat.run import check_all
+from camshaft.diagnostics.cost.devices import find_device
 
 FOLDER = Path(__file__).with_name("cases")
 CASES: dict[str, dict[str, Any]] = {}

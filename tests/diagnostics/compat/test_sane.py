@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from camshaft.diagnostics.compat.inputs.read import read_command, read_text
-from camshaft.diagnostics.compat.run import check_all, find_device
+from camshaft.diagnostics.compat.run import check_all
+from camshaft.diagnostics.cost.devices import find_device
 
 ROWS: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).with_name("sane") / "configurations.yaml").read_text(encoding="utf-8")

@@ -13,7 +13,8 @@ from camshaft.diagnostics.compat.checks.findings import Result
 from camshaft.diagnostics.compat.facts.model_input import read_model
 from camshaft.diagnostics.compat.facts.sheets import ARITHMETIC, sheet_facts, with_sheet
 from camshaft.diagnostics.compat.inputs.read import read_command
-from camshaft.diagnostics.compat.run import check_all, find_device
+from camshaft.diagnostics.compat.run import check_all
+from camshaft.diagnostics.cost.devices import find_device
 
 
 def judged(
