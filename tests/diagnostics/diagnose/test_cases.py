@@ -9,13 +9,29 @@ from typing import Any
 import pytest
 import yaml
 
-from camshaft.diagnostics.diagnose import Report
+from camshaft.diagnostics.diagnose import Report, choose, trials
 from camshaft.diagnostics.report import text
 
 CASES = {
     path.stem: yaml.safe_load(path.read_text())
     for path in sorted((Path(__file__).parent / "cases").glob("*.yaml"))
 }
+
+
+@pytest.fixture(scope="module")
+def rigs() -> dict[str, Any]:
+    """What each case is replayed on, so that its two diagnoses share their replays."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def shared(rigs: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rig_for(*told: Any) -> Any:
+        if name not in rigs:
+            rigs[name] = choose.rig_for(*told)
+        return rigs[name]
+
+    monkeypatch.setattr(trials, "rig_for", rig_for)
 
 
 def _examined(examine: Callable[..., Report], case: dict[str, Any], **options: Any) -> Report:
