@@ -37,7 +37,7 @@ EXCLUDED = (
 )
 
 EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where
-{GOOD}, the server's filling left out, and it is below what a full server gets through.
+{GOOD} (ttft_p99=1s asks for 99 %), the server's filling left out, and it is below what a full server gets through.
 
 {LOAD_HELP}
 
@@ -165,11 +165,21 @@ def _document(prepared: Prepared, name: str, done: Any) -> dict[str, Any]:
         "workload": name,
         **done.whole.to_dict(),
         **_kept(done.result),
+        **_after_start(done.later),
         "step_time_shares": done.log.shares(),
         "blocked_s": done.log.blocked,
         "memory": {"arithmetic": prepared.budget.arithmetic(), **dict(prepared.budget.rows())},
         "assumptions": list(prepared.assumptions),
     }
+
+
+def _after_start(later: Any) -> dict[str, Any]:
+    """What is sent once all clients that start at once have begun."""
+    if later is None:
+        return {}
+    told = later.to_dict()
+    latencies = {name: told[name] for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")}
+    return {"after_start": {**latencies, **_kept(later)}}
 
 
 def _kept(result: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class KvUse:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request must meet to count as good; None is no target. Milliseconds.
+    """What a request must meet to count as good, and the share of requests that must; None is no target. Milliseconds.
 
     `itl_ms` is held against the 99th percentile of a request's own gaps.
     """
@@ -103,15 +103,18 @@ class Targets:
     tpot_ms: float | None = None
     itl_ms: float | None = None
     e2e_ms: float | None = None
+    share: float = GOOD_SHARE
 
     @property
     def any(self) -> bool:
-        return any(value is not None for value in asdict(self).values())
+        return any(ms is not None for _, ms in self._times())
 
     def describe(self) -> str:
         """`ttft 500 ms, itl 50 ms`; empty without targets."""
-        told = asdict(self).items()
-        return ", ".join(f"{name.removesuffix('_ms')} {ms:g} ms" for name, ms in told if ms is not None)
+        return ", ".join(f"{name} {ms:g} ms" for name, ms in self._times() if ms is not None)
+
+    def _times(self) -> tuple[tuple[str, float | None], ...]:
+        return ("ttft", self.ttft_ms), ("tpot", self.tpot_ms), ("itl", self.itl_ms), ("e2e", self.e2e_ms)
 
     def rule(self) -> str:
         """What keeping these targets means, in a sentence."""
@@ -119,7 +122,7 @@ class Targets:
             ", itl by the 99th percentile of its own gaps between tokens" if self.itl_ms is not None else ""
         )
         return (
-            f"a request is good where it keeps every target{gaps}; a load keeps them where {GOOD_SHARE:.0%} of its "
+            f"a request is good where it keeps every target{gaps}; a load keeps them where {self.share:.0%} of its "
             "requests are good"
         )
 
@@ -136,7 +139,9 @@ class Targets:
         return all(target is None or value is None or value <= target for target, value in seen)
 
 
-_TARGET = re.compile(r"\s*(ttft|tpot|itl|e2e)(?:_(ms|s))?\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)?\s*")
+_TARGET = re.compile(
+    r"\s*(ttft|tpot|itl|e2e)(?:_p(50|90|95|99))?(?:_(ms|s))?\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)?\s*"
+)
 
 
 def unit_missing(argument: str, units: tuple[str, str]) -> str:
@@ -146,22 +151,34 @@ def unit_missing(argument: str, units: tuple[str, str]) -> str:
 
 
 def parse_targets(text: str | None) -> Targets:
-    """Targets from `ttft=500ms,itl_ms=50`: the value or the name says the unit. Raises ConfigError."""
+    """Targets from `ttft=500ms,itl_ms=50`: the value or the name says the unit. Raises ConfigError.
+
+    A percentile, as in `ttft_p99=1s`, is the share of requests that must keep all targets.
+    """
     values: dict[str, float] = {}
+    shares: set[int] = set()
     for part in (text or "").split(","):
         if not part.strip():
             continue
         match = _TARGET.fullmatch(part)
-        if match is None or float(match[3]) <= 0:
+        if match is None or float(match[4]) <= 0:
             raise ConfigError(
-                f"target {part.strip()!r}: ttft, tpot, itl or e2e with a time is needed, e.g. ttft=500ms,itl=50ms"
+                f"target {part.strip()!r}: ttft, tpot, itl or e2e with a time is needed, e.g. ttft=500ms,itl=50ms; a "
+                "percentile is _p50, _p90, _p95 or _p99 behind the name"
             )
-        unit = match[4] or match[2]
+        unit = match[5] or match[3]
         if unit is None:
             raise ConfigError(f"target {unit_missing(part.strip(), ('s', 'ms'))}")
+        if match[2] and match[1] != "itl":
+            shares.add(int(match[2]))
+        elif match[2] not in (None, "99"):
+            raise ConfigError(f"target {part.strip()!r}: itl is the 99th percentile of a request's own gaps")
         scale = 1e3 if unit == "s" else 1.0
-        values[f"{match[1]}_ms"] = float(match[3]) * scale
-    return Targets(**values)
+        values[f"{match[1]}_ms"] = float(match[4]) * scale
+    if len(shares) > 1:
+        told = " and ".join(f"p{share}" for share in sorted(shares))
+        raise ConfigError(f"targets {text}: {told}; one share of the requests must keep all of them")
+    return Targets(**values, share=shares.pop() / 100) if shares else Targets(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +218,22 @@ class Result:
     @property
     def keeps_targets(self) -> bool:
         """Whether so large a share of the requests is good that the load counts as kept."""
-        return self.good_share >= GOOD_SHARE - 1e-9
+        return self.good_share >= self.targets.share - 1e-9
+
+    def with_latencies_of(self, part: Result) -> Result:
+        """The rates and counts of this one with the latencies of a part of its requests, and as many good as of those."""
+        good = part.goodput_requests_per_s / max(part.throughput_requests_per_s, 1e-9)
+        good_tokens = part.goodput_output_tokens_per_s / max(part.throughput_output_tokens_per_s, 1e-9)
+        return replace(
+            self,
+            ttft_ms=part.ttft_ms,
+            tpot_ms=part.tpot_ms,
+            itl_ms=part.itl_ms,
+            e2e_ms=part.e2e_ms,
+            goodput_requests_per_s=good * self.throughput_requests_per_s,
+            goodput_output_tokens_per_s=good_tokens * self.throughput_output_tokens_per_s,
+            saturated=part.saturated,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for JSON."""

@@ -9,7 +9,7 @@ from ...core.errors import CamshaftError
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost
 from ..loads import load_text
-from ..simulate import Prepared
+from ..simulate import Prepared, Replay
 from ..simulate.steady import warm_up_s
 from .choose import says_load
 from .decide import decide
@@ -23,10 +23,12 @@ from .rig import FittedRig, SimulatedRig
 from .servers import Servers, servers_for
 from .subject import Subject
 from .trials import Tell, Trials, suggested
-from .unexplained import unexplained
+from .unexplained import as_measured, unexplained
 
 MOST_ALTERNATIVES = 6
+ANSWERS = "It may change answers a little: compare some before and after"
 MORE_GAIN = 1.5  # times the gain of a turn that changes no answers
+MORE_FULL = 1.15  # times what a full server gets through: copies are worth a word
 MORE_CLIENTS = 4  # times as many are tried
 MORE_DONE = 1.5  # times the throughput with them: the server had room
 
@@ -57,7 +59,7 @@ def concluded(
         report,
         verdict=replace(verdict, advice=". ".join(advice)),
         alternatives=(*filter(None, [trials.pair]), *others[:MOST_ALTERNATIVES]),
-        about={**report.about, "load": f"{load_text(rig.workload)}{_uncounted(rig.workload)}"},
+        about={**report.about, "load": f"{load_text(rig.workload)}{_uncounted(seen, rig.workload)}"},
         slo=kept(seen, ends) if trials.targets_given else {},
         as_it_is=as_it_is(seen, ends, trials.objective),
         steps="thin" if _assumed_steps(trials) else trials.rig.confidence,
@@ -70,8 +72,10 @@ def concluded(
     )
 
 
-def _uncounted(load: Workload) -> str:
+def _uncounted(seen: Replay, load: Workload) -> str:
     """Which requests are in no figure, so that a reader may compare them with those of another replay."""
+    if seen.from_start is not None:
+        return "; what is sent before each of them has its first token is left out of the latencies"
     seconds = warm_up_s(load)
     return f"; those of the first {seconds:.0f} s, while the server fills, are not counted" if seconds else ""
 
@@ -139,7 +143,7 @@ def _with_gap(verdict: Verdict, trials: Trials, load_given: bool) -> Verdict:
     """The verdict with what is seen and not explained."""
     if not isinstance(trials.rig, SimulatedRig):
         return verdict
-    gap = unexplained(trials.situation, trials.seen.result, piles_up=trials.asked.overloaded)
+    gap = unexplained(trials.situation, as_measured(trials.seen), piles_up=trials.asked.overloaded)
     if gap is None:
         return verdict
     if verdict.bottleneck != "none":
@@ -209,12 +213,41 @@ def _advice(
         advice.append(servers.sentence())
     if prepared is not None and verdict.knob is None:
         advice.append(_multiplied_otherwise(prepared))
+    advice.append(_more_copies(chosen, trials))
+    if chosen is None or not trials.asked.carried(chosen.proposal.turned):
+        advice.append(_first_seconds(trials))
     advice = [
         *filter(None, (*advice, trials.situation.behind_a_queue, trials.situation.given_up, verdict.advice))
     ]
     if prepared is not None and prepared.flashinfer and not advice:
         advice.append("Without FlashInfer installed it does not start: see the assumptions")
     return advice
+
+
+def _more_copies(chosen: Proof | None, trials: Trials) -> str:
+    """That copies on the same devices get through more once the server is full; empty where they do not."""
+    found = [p for p in trials.proofs if p.proposal.knob == "tensor_parallel_size" and p is not chosen]
+    turned = chosen is not None and chosen.proposal.knob == "tensor_parallel_size"
+    now = trials.asked.full({}) if found and not turned else None
+    rates = [(trials.asked.full(p.proposal.turned) or 0.0, p.proposal) for p in found] if now else []
+    most, best = max(rates, key=lambda rate: rate[0], default=(0.0, None))
+    if best is None or not now or most < MORE_FULL * now:
+        return ""
+    return (
+        f"Once it is full, {best.set_text} on the same devices get through {most:.3g} requests/s instead of {now:.3g}, each "
+        "request slower"
+    )
+
+
+def _first_seconds(trials: Trials) -> str:
+    """What the figures of an overload are of: more requests wait longer with every second."""
+    arrival = trials.rig.workload.shape.arrival
+    if not trials.asked.overloaded or arrival.kind != "poisson":
+        return ""
+    return (
+        f"The figures are of {arrival.requests / arrival.rate:.0f} s of arrivals; as the load stays, waiting grows with "
+        "every second"
+    )
 
 
 def _multiplied_otherwise(prepared: Prepared) -> str:
@@ -247,7 +280,7 @@ def _of_the_turn(chosen: Proof, trials: Trials) -> list[str]:
     """What a second knob adds, what the turn asks of the cache, and what it leaves undone."""
     turn, after = chosen.proposal, chosen.after
     price = _kept_at_a_price(trials) if after.targets.any and not after.keeps_targets else ""
-    told = [] if price else [_lossy(chosen, trials)]
+    told = [ANSWERS if turn.lossy else "" if price else _lossy(chosen, trials)]
     if trials.pair is not None and (more := then_also(chosen, trials.pair)):
         told.append(more)
     held = next((int(limit.value) for limit in trials.limits if limit.name == "sequences_held"), None)
@@ -267,7 +300,7 @@ def _of_the_turn(chosen: Proof, trials: Trials) -> list[str]:
 def _lossy(chosen: Proof, trials: Trials) -> str:
     """A turn that gains far more and may change answers; empty where none does."""
     best = max((p for p in trials.proofs if p.proposal.lossy), key=lambda proof: proof.gain, default=None)
-    if chosen.proposal.lossy or best is None or best.gain < MORE_GAIN * chosen.gain:
+    if best is None or best.gain < MORE_GAIN * chosen.gain:
         return ""
     shown, turn = best.telling or "output_tokens_per_s", best.proposal
     change = best.predicted[shown]

@@ -11,7 +11,7 @@ from .demand import Demand
 from .model import Confidence, Limit, Proof, Verdict, Worth
 from .prove import REMEDY, WORTH, beyond_chance
 from .situation import Situation
-from .unexplained import FAR, unexplained
+from .unexplained import FAR, as_measured, unexplained
 
 EVIDENCE_WEIGHT = 3.0  # a mechanism seen at work counts so many times what a mere turn gains
 CURE = 1.4  # while overloaded, a turn counts as a remedy only if it raises throughput by this factor
@@ -85,7 +85,11 @@ def _beside_the_point(situation: Situation, best: Proof, seen: Replay, confidenc
     if best.proposal.from_evidence or confidence != "simulated":
         return False
     told = situation.workload or situation.evidence.load or situation.concurrency or situation.rate_per_s
-    return bool(told) and best.gain < log(FAR) and bool(unexplained(situation, seen.result, exp(best.gain)))
+    return (
+        bool(told)
+        and best.gain < log(FAR)
+        and bool(unexplained(situation, as_measured(seen), exp(best.gain)))
+    )
 
 
 def judged(
@@ -112,15 +116,19 @@ def _worth(situation: Situation, proof: Proof, asked: Demand) -> Worth:
         return "nothing to gain"
     if asked.overloaded and not _cures(proof, asked):
         return "gains, and the load stays above capacity"
+    if not asked.overloaded and _piles_up(proof, asked):
+        return "gains, and the load is above capacity then"
     if situation.behind_a_queue and not _comes_sooner(proof):
         return "gains one thing for another"
     if proof.proposal.from_evidence:
         return "gains"
     if _misses_as_many(proof):
         return "gains, and as many requests miss the targets"
-    if proof.before.targets.any and proof.before.keeps_targets and _more_done(proof) <= 1 + WORTH:
+    if proof.before.targets.any and proof.before.keeps_targets and proof.times_done <= 1 + WORTH:
         return "nothing to gain"
     if proof.before.targets.any and not proof.before.keeps_targets and proof.after.keeps_targets:
+        return "gains"
+    if _gets_through_more(proof, asked):
         return "gains"
     wanted = situation.targets.any or situation.stalled_ttft is not None or situation.spiky_gaps is not None
     if not wanted and _cure(proof) == 1.0 and _trades(proof):
@@ -135,17 +143,32 @@ def _cures(proof: Proof, asked: Demand) -> bool:
     """
     enough = 1 + REMEDY if proof.proposal.from_evidence else CURE
     if asked.far_above:
-        return _more_done(proof) >= enough
+        return proof.times_done >= enough
     carried = asked.carried(proof.proposal.turned)
     if carried is None:
-        return not proof.after.saturated or _more_done(proof) >= CURE
+        return not proof.after.saturated or proof.times_done >= CURE
     return carried or (asked.times(proof.proposal.turned) or 0.0) >= enough
 
 
+def _gets_through_more(proof: Proof, asked: Demand) -> bool:
+    """Whether copies on the same devices get through more once they are full: what this load, which may not fill them,
+    shows less of.
+    """
+    if proof.proposal.bottleneck != "communication" or proof.before.targets.any:
+        return False
+    return (asked.times(proof.proposal.turned) or 0.0) >= 1 + REMEDY
+
+
+def _piles_up(proof: Proof, asked: Demand) -> bool:
+    """Whether a server that carries the load does not with the turn, however good the requests are that it gets to."""
+    suspect = proof.after.saturated or proof.times_done < 1 - WORTH
+    return suspect and asked.carried(proof.proposal.turned) is False
+
+
 def _comes_sooner(proof: Proof) -> bool:
-    """Whether half the first tokens come in half the time, or less."""
+    """Whether half the first tokens come in a fourth of the time, or less: more slots alone halve it."""
     before, after = proof.before.ttft_ms, proof.after.ttft_ms
-    return before is not None and after is not None and after.p50 <= before.p50 / 2
+    return before is not None and after is not None and after.p50 <= before.p50 / 4
 
 
 def _misses_as_many(proof: Proof) -> bool:
@@ -156,15 +179,10 @@ def _misses_as_many(proof: Proof) -> bool:
     return after.good_share <= before.good_share or not beyond_chance(before, after)
 
 
-def _more_done(proof: Proof) -> float:
-    """How many times the throughput."""
-    return proof.after.throughput_output_tokens_per_s / max(proof.before.throughput_output_tokens_per_s, 1e-9)
-
-
 def _trades(proof: Proof) -> bool:
     """Whether throughput falls or requests take longer in all, by more than a little."""
     before, after = proof.before, proof.after
-    if _more_done(proof) < 0.97:
+    if proof.times_done < 0.97:
         return True
     return bool(
         before.e2e_ms
@@ -244,7 +262,7 @@ def _change(proof: Proof, asked: Demand) -> str:
         )
     if asked.done_per_s and not asked.far_above and (times := asked.times(proof.proposal.turned)):
         return f"takes that to {asked.done_per_s * times:.3g}"
-    return f"changes output by {(_more_done(proof) - 1) * 100:+.0f} %"
+    return f"changes output by {(proof.times_done - 1) * 100:+.0f} %"
 
 
 def _healthy(seen: Replay, order: Sequence[Proof], confidence: Confidence) -> Verdict:

@@ -56,6 +56,10 @@ class Demand:
             f"{self.done_per_s * times:.3g}"
         )
 
+    def full(self, turned: Mapping[str, Any]) -> float | None:
+        """Requests (or sessions) a second that a full server gets through with knobs turned, by a replay."""
+        return _full(self.rig, turned)
+
     def turns_at(self, percent: float) -> str:
         """What becomes of it where all steps are faster or slower; empty where that changes nothing."""
         rate, done = self.rate_per_s, self.done_per_s

@@ -177,10 +177,8 @@ def kept(seen: Replay, ends: Ends | None) -> dict[str, Any]:
         "good_share": round(result.good_share, 4),
         "goodput_requests_per_s": round(result.goodput_requests_per_s, 4),
     }
-    if later := seen.after_start():
-        good = sum(result.targets.met_by(record) for record in later)
-        told["started_at_once"] = len(seen.records) - len(later)
-        told["good_share_after_start"] = round(good / len(later), 4)
+    if seen.from_start is not None:
+        told["good_share_with_start"] = round(seen.from_start.good_share, 4)
     if ends is not None:
         shares = [round(end.good_share, 4) for end in (result, *ends.before)]
         told["good_share_range"] = [min(shares), max(shares)]

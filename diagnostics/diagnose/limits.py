@@ -9,7 +9,6 @@ from ...core.arithmetic.sizes import WeightBytes
 from ...core.workload import Workload
 from ..cost.speculation import SpeculativeCost, break_even_batch
 from ..cost.step import StepCost
-from ..results import GOOD_SHARE
 from ..simulate import PART_NAMES, PARTS, Prepared, Replay
 from ..simulate.recorder import why_waiting
 from .ceiling import output_ceiling, work_of
@@ -68,7 +67,7 @@ def _first_token_floor(target: StepCost, prepared: Prepared, workload: Workload)
     By the prompt that the longest few percent exceed, and of it what no earlier request left in the cache.
     """
     work = work_of(workload, prepared.params.enable_prefix_caching)
-    place = min(len(work.computed) - 1, int(GOOD_SHARE * len(work.computed)))
+    place = min(len(work.computed) - 1, int(prepared.targets.share * len(work.computed)))
     which = int(np.argsort(work.computed, kind="stable")[place])
     tokens, cached = max(1, int(work.computed[which])), int(work.cached[which])
     reach = float(np.mean(work.computed >= tokens))

@@ -16,6 +16,7 @@ ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
 SHARING_GROUPS = 8
 MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
+GENERATIONS, FEWEST_GENERATIONS = 6, 3  # requests of each client, the second even where its steps are many
 LONG_PROMPT = 16_000
 AT_A_GROWING_RATE = 300  # requests: fewer may all be served before a queue is seen
 USUAL_STEP_S = 0.03  # to guess how many run at once at an arrival rate, before anything is replayed
@@ -153,8 +154,9 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
     if clients is None:
         clients = 16
         notes.append("16 requests at once are assumed")
-    requests = min(asked or 6 * clients, most)
-    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, clients))}
+    requests = min(asked or GENERATIONS * clients, most)
+    fewest = min(FEWEST_GENERATIONS * clients, asked or clients * FEWEST_GENERATIONS, 4 * most)
+    return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, fewest, clients))}
 
 
 def _growing(situation: Situation, outputs: int) -> tuple[float, float, float] | None:

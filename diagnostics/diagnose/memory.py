@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.arithmetic.memory import GIB, MemoryBudget
 from ...core.errors import CamshaftError
 from ..evidence import Event
+from ..simulate.room import within_error
 from .flags import has_knobs, refused_options
 from .model import Bottleneck, Change, Verdict, flag
 from .situation import Situation
@@ -181,6 +182,8 @@ def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
         f"{budget.one_request_bytes / GIB:.2f} GiB: {budget.missing_bytes / GIB:.2f} GiB are missing "
         f"({budget.missing_bytes / budget.total_bytes:.1%} of the device)"
     )
+    doubt = within_error(budget)
+    why = f"{why}; {doubt}" if doubt else why
     turns = _turns(prepared, situation)
     if not turns:
         return Verdict(
@@ -199,8 +202,13 @@ def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
     change = Change(before=sizes[0], after=sizes[1], low=sizes[1] * 0.85, high=sizes[1] * 1.15)
     others = [f"{_option(*turn)} ({held.kv_tokens:,} tokens of cache)" for turn, held in turns[1:]]
     advice = [f"The cache then holds {found.kv_tokens:,} tokens"]
+    if knob == "gpu_memory_utilization" and value > (least := budget.utilization_needed()):
+        advice.append(f"{_option(knob, least)} is the least with which it starts")
     if others:
         advice.append(f"Or one of these, which make it fit as well: {', '.join(others)}")
+    if all(turned == "tensor_parallel_size" for (turned, _), _ in turns):
+        told = _together(prepared, situation)
+        advice.append(f"On as many devices as now, {told[0].lower()}{told[1:]}")
     if (
         knob == "quantization"
         and situation.subject.engine.release < STREAMED
@@ -219,6 +227,7 @@ def refused_by_budget(prepared: Prepared, situation: Situation) -> Verdict:
         confidence="simulated",
         predicted={figure: change},
         advice=". ".join(advice),
+        within_error=bool(doubt),
     )
 
 
@@ -228,7 +237,8 @@ def _turns(prepared: Prepared, situation: Situation) -> list[tuple[tuple[str, An
     wanted = budget.utilization_needed()
     tried: list[tuple[str, Any]] = []
     if budget.utilization < wanted <= SAFE_UTILIZATION:
-        tried.append(("gpu_memory_utilization", wanted))
+        usual = situation.subject.engine.memory_rule(prepared.hardware).default_utilization
+        tried.append(("gpu_memory_utilization", max(wanted, usual)))
     slots = prepared.settings.max_num_seqs
     tried += [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
     fits = _length_that_fits(budget)

@@ -34,7 +34,7 @@ Default = Literal["paged_kv", "continuous_batching", "chunked_prefill", "none"]
 # What a replayed turn is to whoever asks; only the first is a remedy.
 Worth = Literal[
     "gains", "gains a little", "gains one thing for another", "gains, and the load stays above capacity",
-    "gains, and as many requests miss the targets", "gains, and the target stays out of reach",
+    "gains, and the load is above capacity then", "gains, and as many requests miss the targets", "gains, and the target stays out of reach",
     "nothing to gain", "loses",
 ]  # fmt: skip
 Confidence = Literal["measured", "simulated", "fitted", "thin"]
@@ -123,6 +123,13 @@ class Proof:
     telling: str | None = None  # the predicted figure that counts most in the gain
     worth: Worth = "nothing to gain"
     replay: Replay | None = None
+
+    @property
+    def times_done(self) -> float:
+        """How many times the throughput."""
+        return self.after.throughput_output_tokens_per_s / max(
+            self.before.throughput_output_tokens_per_s, 1e-9
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

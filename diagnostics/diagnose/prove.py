@@ -20,6 +20,7 @@ MOST_FIGURES = 2  # of what a second knob adds
 MOST_SECONDS = 6.0  # of processor time
 MOST = 3.0  # natural log: beyond a factor 20 one figure says no more
 LATE_TTFT_MS = 2000.0  # half the requests wait longer for a first token: that is what is wrong
+FEW_GOOD = 0.1  # of the requests: fewer tell less of a turn than what it does to the others
 NEAR_MISS = 0.05  # of all requests are counted good beforehand: a ratio of two handfuls says little
 
 
@@ -128,9 +129,11 @@ def telling(before: Result, after: Result, objective: Objective) -> str:
     sign = 1 if sum(parts.values()) >= 0 else -1
     if parts["served_share"] * sign > WORTH:
         return "served_share"
-    if parts.get("goodput_requests_per_s", 0.0) * sign > WORTH:
+    known = max(before.good_share, after.good_share) > FEW_GOOD
+    if known and parts.get("goodput_requests_per_s", 0.0) * sign > WORTH:
         return "goodput_requests_per_s"
-    return max(parts, key=lambda name: sign * parts[name])
+    others = [name for name in parts if name != "goodput_requests_per_s" or known]
+    return max(others, key=lambda name: sign * parts[name])
 
 
 def beyond_chance(before: Result, after: Result) -> bool:

@@ -136,7 +136,7 @@ class FittedRig:
     def _replay(self, changes: Mapping[str, Any], factor: float, load: Workload) -> Replay:
         setup = self._setup(changes)
         cost = setup.cost if factor == 1.0 else Scaled(setup.cost, factor)
-        return replay(replace(setup, cost=cost, warm_up_s=warm_up_s(load)), load)
+        return replay(replace(setup, cost=cost, warm_up_s=warm_up_s(load)), load).without_start()
 
     def _setup(self, changes: Mapping[str, Any]) -> Setup:
         turned = self

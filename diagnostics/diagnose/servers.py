@@ -11,6 +11,7 @@ from ...core.errors import CamshaftError
 from ..simulate import Replay
 from ..simulate.steady import OPENING_S
 from .model import Proof, Proposal
+from .prove import WORTH
 from .rig import Rig
 
 MOST = 4096  # servers
@@ -47,7 +48,7 @@ class Servers:
 
     rate_per_s: float
     keep_up: int | None  # no queue builds up
-    keep_targets: int | None = None  # and 95 % of the requests keep the targets; None without targets, too
+    keep_targets: int | None = None  # and enough of the requests keep the targets; None without targets, too
     targets: str = ""
     turned: Proposal | None = None  # the turn that saves most, and what is needed with it
     turned_servers: int | None = None
@@ -92,12 +93,16 @@ class Servers:
         return f"{servers:,}{noun}{each}"
 
 
+def _nothing(_: Replay) -> Sequence[Proposal]:
+    return ()
+
+
 def servers_for(
     rig: Rig,
     rate_per_s: float,
     proofs: Sequence[Proof],
     at_least: int = 1,
-    propose: Propose = lambda _: (),
+    propose: Propose = _nothing,
 ) -> Servers | None:
     """The servers that carry a rate, and the turn that needs fewest of them.
 
@@ -105,6 +110,9 @@ def servers_for(
     share: what helps a server depends on how much of the rate it has. None where the load cannot be replayed at another
     rate.
     """
+    if not rig.steady({}).targets.any:  # then a full server's rate decides, whatever the share
+        proofs = [proof for proof in proofs if proof.times_done > 1 + WORTH]
+        propose = _nothing
     try:
         found = _searched(_Turns(rig, rate_per_s, propose, _lossless(proofs)), at_least)
         return _with_lossy(found, rig, [proof.proposal for proof in proofs if proof.proposal.lossy])
@@ -164,7 +172,7 @@ def _searched(turns: _Turns, at_least: int) -> Servers:
     turned = fewest(lambda n: turns.holding(n) is not None, 1, known=needed)
     if turned is None or (needed is not None and turned >= needed):
         return Servers(rate, enough, kept, targets.describe())
-    near = _near(turns, turned - 1)
+    near = _near(turns, turned - 1) if PRECISION * turned <= 1 else None  # a number that is known exactly
     return Servers(rate, enough, kept, targets.describe(), turns.holding(turned), turned, near)
 
 

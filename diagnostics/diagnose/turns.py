@@ -197,13 +197,17 @@ def _chunking(s: Situation, seen: Replay) -> Iterator[Proposal]:
 def _smaller_budgets(s: Situation, seen: Replay, budget: int, most: float) -> list[int]:
     """A quarter of the budget, and what keeps a step within the target between tokens.
 
-    That and twice as much: steps are shorter where fewer requests run at once than in the replay that misses it.
+    That and twice as much; up to eight times where decodes alone take half the target: so many run at once because each
+    waits for the others' prompts, and steps are shorter with the budget turned.
     """
     found = [max(256, budget // 4)] if budget > 512 and most > budget / 4 else []
     if s.targets.itl_ms is not None:
         within = _within(seen, s.targets.itl_ms)
         if within is not None and 64 <= within < budget:
-            found[:0] = [size for size in (within, 2 * within) if size < budget]
+            alone = seen.log.column("duration_ms")[seen.log.column("prefill_tokens") == 0]
+            crowded = float(np.percentile(alone, 90)) > s.targets.itl_ms / 2
+            sizes = (within * times for times in ((1, 2, 4, 8) if crowded else (1, 2)))
+            found[:0] = [size for size in sizes if size < budget]
     return list(dict.fromkeys(found))
 
 
@@ -288,14 +292,17 @@ def _cache(s: Situation) -> Iterator[Proposal]:
 def _parallel(s: Situation, seen: Replay) -> Iterator[Proposal]:
     size, copies = int(s.value("tensor_parallel_size") or 1), int(s.value("data_parallel_size") or 1)
     share = seen.log.shares()["communication"]
-    if size > 1 and s.subject.known and share > 0.1:
+    if size == 1 or not s.subject.known or share <= 0.1:
+        return
+    for parts in dict.fromkeys((size // 2, 1)):
+        more = copies * size // parts
         yield Proposal(
             bottleneck="communication",
             knob="tensor_parallel_size",
             before=size,
-            after=size // 2,
-            changes={"tensor_parallel_size": size // 2, "data_parallel_size": 2 * copies},
+            after=parts,
+            changes={"tensor_parallel_size": parts, "data_parallel_size": more},
             was={"data_parallel_size": copies},
             why=f"{share:.0%} of each step the devices exchange their parts of a layer",
-            advice=f"The freed devices run another copy: the figures are of {2 * copies} copies on the same devices",
+            advice=f"The freed devices run other copies: the figures are of {more} copies on the same devices",
         )

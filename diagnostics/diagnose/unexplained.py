@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..results import Result
+from ..simulate import Replay
 from .figures import number
 from .situation import Situation
 
@@ -44,6 +45,11 @@ def unexplained(
         f"what is seen is not explained: {gap.text}. Its cause is not modelled here: another load or cache than "
         "replayed, the host, the network or a neighbour; --log or --metrics of that time may show it"
     )
+
+
+def as_measured(seen: Replay) -> Result:
+    """The replayed figures as a benchmark of the load takes them: from its start."""
+    return seen.from_start or seen.result
 
 
 def _late(situation: Situation, replayed: Result, piles_up: bool) -> _Gap | None:

@@ -174,17 +174,16 @@ def slo_lines(slo: Mapping[str, Any]) -> list[str]:
         low, high = slo["good_share_range"]
         line += f"; {low:.1%} to {high:.1%} with steps {slo['error_percent']:g} % slower or faster"
         line += ": this turns within the error of the prediction" if slo["within_error"] else ""
-    if "good_share_after_start" in slo:
+    if "good_share_with_start" in slo:
         line += (
-            f"; of those after the first {slo['started_at_once']:,}, which start at once, "
-            f"{slo['good_share_after_start']:.1%}"
+            f"; {slo['good_share_with_start']:.1%} with the start counted, at which all clients come at once"
         )
     return [line, f"rule: {slo['rule']}"]
 
 
 _LIMITS = {
     "tpot_floor_ms": "no token comes faster than {} ms",
-    "ttft_floor_ms": "one first token in twenty takes at least {} ms",
+    "ttft_floor_ms": "the latest first tokens take at least {} ms",
     "weights_read_ms": "reading the weights takes {} ms",
     "sequences_held": "{} sequences fit at once",
     "output_ceiling_tokens_per_s": "no more than about {} output tokens/s",

@@ -54,6 +54,7 @@ class Clients:
 
     workload: Workload
     frontend: Frontend
+    start_s: float | None = None  # when the first ones were sent
     _feeder: Feeder = field(init=False, repr=False)
     _wire: list[tuple[float, int, float, WorkloadRequest]] = field(default_factory=list, repr=False)
 
@@ -85,4 +86,5 @@ class Clients:
     def _send(self, now_s: float) -> None:
         for request in self._feeder.due(now_s):
             sent_s = self._feeder.start_s(request, now_s)
+            self.start_s = sent_s if self.start_s is None else self.start_s
             heapq.heappush(self._wire, (self.frontend.accept(sent_s), request.index, sent_s, request))

@@ -30,7 +30,7 @@ from ...core.config import (
 )
 from ...core.config.hardware import Hardware
 from ...core.engine import scheduler_params
-from ...core.errors import ConfigError
+from ...core.errors import CapacityError, ConfigError
 from ...core.execute.base import Capacity
 from ...core.schedule.scheduler import SchedulerParams
 from ...core.workload import Workload
@@ -38,13 +38,13 @@ from ..cost.band import error_percent
 from ..cost.hardware import HardwareSheet
 from ..cost.speculation import SpeculativeCost
 from ..cost.step import Scaled, StepCost
-from ..results import Targets
+from ..results import Result, Targets
 from .clients import Frontend
 from .costing import step_cost
 from .engines import EngineKind, watermark
 from .modelled import unmodelled
 from .replay import Replay, Setup, replay
-from .room import room_of
+from .room import room_of, within_error
 from .settled import (
     attention_in_graphs,
     captured,
@@ -148,7 +148,7 @@ class Prepared:
         Raises CapacityError with the arithmetic if the configuration cannot start, ConfigError if its parts cannot.
         """
         self._require_whole_heads()
-        self.budget.require_fit()
+        self._require_fit()
         copies = int(self.value("data_parallel_size") or 1)
         setup = replace(self.setup(workload, copies), warm_up_s=warm_up_s)
         if step_factor != 1.0:
@@ -156,12 +156,19 @@ class Prepared:
         done = replay(setup, _share(workload, copies))
         if copies == 1:
             return done
-        rates = {name: getattr(done.result, name) * copies for name in _RATES}
-        return replace(done, result=replace(done.result, **rates), copies=copies)
+        later = None if done.later is None else _times(done.later, copies)
+        return replace(done, result=_times(done.result, copies), later=later, copies=copies)
 
     def settled(self, workload: Workload, step_factor: float = 1.0) -> Replay:
-        """As `replay`, without the start of a load that arrives at a rate."""
-        return self.replay(workload, warm_up_s=warm_up_s(workload), step_factor=step_factor)
+        """As `replay`, without the start: of a load that arrives at a rate, and of clients that all start at once."""
+        return self.replay(workload, warm_up_s=warm_up_s(workload), step_factor=step_factor).without_start()
+
+    def _require_fit(self) -> None:
+        try:
+            self.budget.require_fit()
+        except CapacityError as error:
+            doubt = within_error(self.budget)
+            raise CapacityError(f"{error} But {doubt}." if doubt else str(error)) from error
 
     def _require_whole_heads(self) -> None:
         """vLLM refuses a model whose attention heads do not divide by the devices that share a layer."""
@@ -238,6 +245,11 @@ _RATES = (
     "goodput_requests_per_s",
     "goodput_output_tokens_per_s",
 )
+
+
+def _times(result: Result, copies: int) -> Result:
+    """A result of one copy with the rates of so many."""
+    return replace(result, **{name: getattr(result, name) * copies for name in _RATES})
 
 
 def prepare(

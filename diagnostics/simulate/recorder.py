@@ -87,7 +87,9 @@ class Recorder:
     details: list[Detail] = field(default_factory=list)
     _steps: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     _parts: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    begun_s: float | None = None  # when all that start at once had begun
     _gaps: Counter[float] = field(default_factory=Counter, repr=False)
+    _start_gaps: Counter[float] = field(default_factory=Counter, repr=False)  # before that
     _blocked: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(float), repr=False
     )  # seconds
@@ -169,9 +171,14 @@ class Recorder:
             return None
         return float(np.percentile(self._own_gaps[row, :count], 99))
 
-    def gaps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Gaps between tokens in milliseconds, and how often each occurred."""
-        return np.array(list(self._gaps.keys())), np.array(list(self._gaps.values()), dtype=float)
+    def all_begun(self, now_s: float) -> None:
+        """All that start at once have a first token: gaps from now on are counted apart."""
+        self.begun_s, self._start_gaps, self._gaps = now_s, self._gaps, Counter()
+
+    def gaps(self, later: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Gaps between tokens in milliseconds, and how often each occurred; only those after `begun_s`, if `later`."""
+        found = self._gaps if later else self._gaps + self._start_gaps
+        return np.array(list(found.keys())), np.array(list(found.values()), dtype=float)
 
     def log(self) -> StepLog:
         return StepLog(

@@ -10,7 +10,7 @@ from rich.table import Table
 from ...core.arithmetic.memory import GIB
 from ...core.workload import Workload
 from ..bench.render import milliseconds, print_result
-from ..results import Distribution, Result, Targets
+from ..results import Result, Targets
 from .lessons import Lesson
 from .prepare import Prepared
 from .published import Compared, Errors
@@ -47,12 +47,11 @@ def _arrivals(workload: Workload, replay: Replay) -> str:
     told, result = workload.summary(), replay.result
     if told.concurrency and told.concurrency > 1:
         text = f"{min(told.concurrency, told.requests):,} clients start all at once, and wait for each other's prompts"
-        later = Distribution.of([ms for r in replay.after_start() if (ms := r.ttft_ms) is not None])
-        return (
-            text
-            if later is None
-            else f"{text}; first token after that: p50 {later.p50:,.1f}, p99 {later.p99:,.1f} ms"
-        )
+        later = replay.later
+        if later is None or later.ttft_ms is None:
+            return text
+        text += f"; first token after that: p50 {later.ttft_ms.p50:,.1f}, p99 {later.ttft_ms.p99:,.1f} ms"
+        return f"{text}, and {later.good_share:.1%} keep the targets" if later.targets.any else text
     if told.rate:
         arriving_s = (told.arrivals - 1) / told.rate
         return (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -42,6 +44,7 @@ class Setup:
 
 
 _COUNTS = ("requests", "completed", "failed", "input_tokens", "output_tokens")
+FEWEST_LATER = 20  # requests sent after a start: fewer say nothing of a server that runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ class Replay:
     frontend_busy: float  # share of the HTTP processes' time
     records: tuple[RequestRecord, ...] = ()  # as they ended, those of the warm-up too
     copies: int = 1  # that share the load; log and records are of one, the result's rates of all
+    # Where clients all start at once: the result with latencies and the share of good requests of what is sent once
+    # each of the first ones has its first token. Rates and counts are of all.
+    later: Result | None = None
+    from_start: Result | None = None  # the result with the start, where `result` leaves it out
 
     @property
     def whole(self) -> Result:
@@ -66,14 +73,11 @@ class Replay:
         evicted = None if own.preemptions is None else own.preemptions * times
         return replace(own, **counts, errors=errors, preemptions=evicted)
 
-    def after_start(self) -> list[RequestRecord]:
-        """The requests but those that were all sent at the very start, as the clients of a closed loop are.
-
-        Empty where one request starts alone, or too few follow to say anything of them.
-        """
-        start_s = min((record.arrival_s for record in self.records), default=0.0)
-        later = [record for record in self.records if record.arrival_s > start_s]
-        return later if len(self.records) - len(later) > 1 and len(later) >= 20 else []
+    def without_start(self) -> Replay:
+        """The replay as of a server whose clients did not all start at once; itself where they did not."""
+        if self.later is None:
+            return self
+        return replace(self, result=self.later, from_start=self.result, later=None)
 
 
 def replay(setup: Setup, workload: Workload) -> Replay:
@@ -82,7 +86,33 @@ def replay(setup: Setup, workload: Workload) -> Replay:
     Requests that can never run count as failed. Raises CapacityError if that is all of them, Stall if the
     policy admits nobody for good.
     """
+    if setup.params.enable_prefix_caching and not _reuses(workload):
+        try:
+            return _Simulation(_unhashed(setup), workload, reuses=False).run()
+        except _Evicted:
+            pass
     return _Simulation(setup, workload).run()
+
+
+class _Evicted(Exception):
+    """A sequence is evicted: when it returns it may find its own blocks."""
+
+
+def _reuses(workload: Workload) -> bool:
+    """Whether a prompt begins as another one does: without that, a prefix cache serves evicted sequences alone."""
+    seen: set[int] = set()
+    for request in workload.requests():
+        if request.after >= 0 or request.segments[0].content in seen:
+            return True
+        seen.add(request.segments[0].content)
+    return False
+
+
+def _unhashed(setup: Setup) -> Setup:
+    """The same plans without the hashes of blocks that nobody looks for."""
+    return replace(
+        setup, params=replace(setup.params, enable_prefix_caching=False), policy=deepcopy(setup.policy)
+    )
 
 
 IDLE_S = 0.005  # how far the clock moves when requests wait and the policy starts none
@@ -90,8 +120,9 @@ MAX_IDLE_S = 600.0
 
 
 class _Simulation:
-    def __init__(self, setup: Setup, workload: Workload) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, workload: Workload, reuses: bool = True) -> None:
+        """reuses: False stands for a prefix cache in which nothing is found, and stops at the first eviction."""
+        self.setup, self.reuses = setup, reuses
         self.clock = VirtualClock()
         self.clients = Clients(workload, setup.frontend.fresh())
         params = setup.params
@@ -101,6 +132,8 @@ class _Simulation:
         self.recorder = Recorder(params.max_num_seqs, own_gaps, setup.warm_up_s)
         self.cached = params.enable_prefix_caching  # then prompts need tokens of their own
         self.idle_s = 0.0
+        together = workload.concurrency or 1
+        self.to_begin = min(together, workload.count) if together > 1 else 0  # of those that start at once
         self.told: dict[str, tuple[WorkloadRequest, float]] = {}
         self.answers: dict[str, WorkloadRequest] = {}
         capacity = Capacity(
@@ -120,6 +153,8 @@ class _Simulation:
         while True:
             self._arrivals()
             plan = self.scheduler.schedule(self.clock.now_s)
+            if not self.reuses and self.scheduler.preemptions:
+                raise _Evicted
             for request in self.scheduler.take_rejected():
                 self._gone(request.id, request.error or "refused by the policy")
             if plan is None:
@@ -202,6 +237,8 @@ class _Simulation:
             request = news.request
             if news.first and late:
                 request.first_token_s = now + late
+            if news.first:
+                self._begun(self.told[request.id][1])
             if request.finish_reason is not None:
                 request.finished_s = now + late
                 told, sent_s = self.told.pop(request.id)
@@ -214,25 +251,42 @@ class _Simulation:
         told, sent_s = self.told.pop(request_id)
         self.answers.pop(request_id, None)
         self.recorder.refused(told, sent_s, why)
+        self._begun(sent_s)
         self.clients.ended(told, self.clock.now_s)
+
+    def _hit_rate(self) -> float | None:
+        prefix = self.scheduler.kv.prefix
+        if not self.reuses:
+            return 0.0
+        return prefix.hits / prefix.queries if prefix.queries else None
+
+    def _begun(self, sent_s: float) -> None:
+        """A request has its first token, or never gets one; the last of those that start at once ends the start."""
+        if self.to_begin and sent_s == self.clients.start_s:
+            self.to_begin -= 1
+            if not self.to_begin:
+                self.recorder.all_begun(self.clock.now_s)
 
     def _result(self) -> Replay:
         self.scheduler.check_integrity()
         recorder, log, setup = self.recorder, self.recorder.log(), self.setup
         if recorder.records and not recorder.details:
             raise CapacityError(f"no request of the workload can run: {recorder.records[-1].error}")
-        gaps, counts = recorder.gaps()
-        prefix = self.scheduler.kv.prefix
         counted = [record for record in recorder.records if record.arrival_s >= setup.warm_up_s]
-        result = summarise(
-            counted,
-            gaps,
-            gap_weights=counts,
+        summed = partial(
+            summarise,
             targets=setup.targets,
-            kv=_kv_use(log, setup.params, prefix.hits / prefix.queries if prefix.queries else None),
+            kv=_kv_use(log, setup.params, self._hit_rate()),
             preemptions=self.scheduler.preemptions,
             error_band=dict(setup.error_band),
         )
+        gaps, weights = recorder.gaps()
+        result, later = summed(counted, gaps, gap_weights=weights), None
+        if recorder.begun_s is not None:
+            sent_later = [record for record in counted if record.arrival_s >= recorder.begun_s]
+            if len(sent_later) >= FEWEST_LATER:
+                gaps, weights = recorder.gaps(later=True)
+                later = result.with_latencies_of(summed(sent_later, gaps, gap_weights=weights))
         sent_s = np.array([record.arrival_s for record in recorder.records])
         piled = _piles_up(log, sent_s)
         busy = self.clients.frontend.busy_s / self.clock.now_s if self.clock.now_s else 0.0
@@ -244,6 +298,7 @@ class _Simulation:
             setup.params.num_blocks * setup.params.block_size,
             busy,
             tuple(recorder.records),
+            later=later,
         )
 
 

@@ -11,6 +11,7 @@ from ...core.errors import ConfigError
 from ..cost.hardware import HardwareSheet
 from .engines import EngineKind
 
+ERROR = 0.03  # of the memory that may be used: by so much the arithmetic of a start may be off
 LEAN_COPIES = 4.0  # of the logits, by a sampler that does not sort them
 
 
@@ -54,6 +55,17 @@ def room_of(
         )
     flashinfer = flashinfer and engine.may_use_flashinfer
     return Room(other if flashinfer else plain, engine.sorts_logits and not flashinfer, flashinfer, offloaded)
+
+
+def within_error(budget: MemoryBudget) -> str:
+    """That what is missing is less than the arithmetic may be off by; empty where it is more, or nothing is missing."""
+    error = ERROR * budget.usable_bytes
+    if budget.kv_given or not 0 < budget.missing_bytes <= error:
+        return ""
+    return (
+        f"that is within the error of this arithmetic, {ERROR:.0%} of the memory or {error / GIB:.1f} GiB: it may start as "
+        "it is, and its log then says how much the cache holds"
+    )
 
 
 def _offloaded(told: Any, budget: MemoryBudget, hardware: HardwareSheet, assumptions: list[str]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.workload import Workload
-from ..results import GOOD_SHARE, Targets
+from ..results import Targets
 from .replay import Replay
 
 ARRIVALS_S = 40.0  # of a load at a rate
@@ -153,4 +153,4 @@ class Steady:
         if 2 * opening > whole:
             return False
         result = self.at(rate_per_s, OPENING_S).result
-        return (1 - result.good_share) * result.requests > (1 - GOOD_SHARE) * (1 - WARM_UP) * whole
+        return (1 - result.good_share) * result.requests > (1 - self.targets.share) * (1 - WARM_UP) * whole

@@ -13,7 +13,7 @@ from ...core.workload import Workload
 from ...policies.base import PolicyError
 from ...policies.registry import load_policy
 from ..cost.band import MOST_PERCENT, error_percent
-from ..results import GOOD_SHARE, NAIVE_REQUESTS, Result
+from ..results import NAIVE_REQUESTS, Result
 from .prepare import Prepared
 from .replay import Replay
 from .steady import Steady
@@ -92,7 +92,7 @@ class Highest:
 def until_saturation(
     prepared: Prepared, workload: Workload, watch: Callable[[Row, bool], None] | None = None
 ) -> Highest:
-    """The highest rate that a server carries for good and at which 95 % of the requests keep the targets.
+    """The highest rate that a server carries for good and at which enough of the requests keep the targets.
 
     Below what a full server gets through, halves the interval until the rate is known to 3 %, and to 10 % with all steps
     slower and faster by the declared error. Requests are those of the workload, arriving at random. `watch` hears each
@@ -174,7 +174,7 @@ def _range(
 def _alone_text(result: Result | None) -> str:
     """Why no rate holds: requests that are refused, or what one takes that has the device to itself."""
     assert result is not None  # it ran
-    if result.failed > (1 - GOOD_SHARE) * result.requests:
+    if result.failed > (1 - result.targets.share) * result.requests:
         why, count = max(result.errors.items(), key=lambda item: item[1])
         shown = why if count == result.failed else f"{why}, and others like it"
         return f"{result.failed / result.requests:.0%} of the requests are refused whatever the rate: {shown}"

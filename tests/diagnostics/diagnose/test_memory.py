@@ -94,4 +94,29 @@ def test_weights_alone_do_not_fit(engine: str, knob: str | None) -> None:
     verdict = diagnose(read_subject("llama-3.1-70b", nothing, gpu="H100", engine=engine), nothing).verdict
     assert (verdict.bottleneck, verdict.knob) == ("weights_do_not_fit", knob)
     assert verdict.to_dict()["default_at_fault"] == "none"
-    assert ("--quantization fp8 --kv-cache-dtype fp8" in verdict.advice) is (knob is None)
+    assert "--quantization fp8 --kv-cache-dtype fp8" in verdict.advice  # beside more devices, too
+
+
+def test_a_utilisation_below_the_release_s_own_is_raised_to_that_and_the_least_is_told() -> None:
+    command = (
+        "vllm serve mistralai/Mistral-7B-Instruct-v0.3 --max-model-len 8192 --gpu-memory-utilization 0.5"
+    )
+    verdict = diagnose(read_subject(command, Evidence(), gpu="A10G"), Evidence()).verdict
+    assert (verdict.knob, verdict.after) == ("gpu_memory_utilization", 0.92)
+    assert "--gpu-memory-utilization 0.72 is the least with which it starts" in verdict.advice
+
+
+def test_what_fits_on_the_devices_at_hand_is_told_beside_more_of_them() -> None:
+    verdict = diagnose(
+        read_subject("vllm serve Qwen/Qwen3-14B", Evidence(), gpu="RTX 4090"), Evidence()
+    ).verdict
+    assert verdict.knob == "tensor_parallel_size"
+    assert "On as many devices as now, these together make it fit: --quantization fp8" in verdict.advice
+
+
+def test_a_refusal_within_the_error_of_the_arithmetic_is_no_proof() -> None:
+    report = diagnose(read_subject("vllm serve openai/gpt-oss-120b", Evidence(), gpu="H100"), Evidence())
+    assert report.verdict.within_error
+    assert "within the error of this arithmetic" in report.verdict.why
+    far = diagnose(read_subject("vllm serve Qwen/Qwen3-32B", Evidence(), gpu="L40S"), Evidence())
+    assert not far.verdict.within_error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -224,3 +226,42 @@ def test_what_nearly_does_with_one_server_fewer_is_told() -> None:
     assert "3 (13.3/s each) with max_num_batched_tokens 1024" in told
     assert "2 with max_num_batched_tokens 1024 keep it for 76% of the requests" in told
     assert told.endswith("would do were all steps 8 % faster, which is within the error")
+
+
+class _Server:
+    """Carries everything, and keeps the targets up to a rate."""
+
+    targets = parse_targets("ttft=1s")
+
+    def __init__(self, most_per_s: float) -> None:
+        self.most_per_s = most_per_s
+
+    def carries(self, rate_per_s: float) -> bool:
+        return True
+
+    def holds(self, rate_per_s: float) -> bool:
+        return rate_per_s <= self.most_per_s
+
+    def misses_early(self, rate_per_s: float) -> bool:
+        return False
+
+    def at(self, rate_per_s: float, for_s: float | None = None) -> Any:
+        return SimpleNamespace(result=SimpleNamespace(good_share=0.9))
+
+
+@pytest.mark.parametrize(("turned_per_s", "told"), [(30.0, True), (1.0, False)])
+def test_one_server_fewer_is_told_of_only_where_the_number_is_exact(turned_per_s: float, told: bool) -> None:
+    """4 servers are found exactly; about a hundred to a tenth, and one fewer of them may as well do."""
+    turn = Proposal(bottleneck="token_budget", knob="max_num_seqs", before=8, after=16, why="")
+    rig = SimpleNamespace(
+        band_percent=8.0, steady=lambda turned, factor=1.0: _Server(turned_per_s if turned else 0.5)
+    )
+    proof = SimpleNamespace(proposal=turn, times_done=2.0)
+    found = servers_for(rig, 100.0, [proof])  # type: ignore[arg-type]
+    assert found is not None
+    assert found.turned == turn
+    assert (found.near is not None) is told
+
+
+def test_of_an_overload_it_is_said_how_long_the_figures_last() -> None:
+    assert "of 20 s of arrivals; as the load stays, waiting grows" in _overloaded("").verdict.advice

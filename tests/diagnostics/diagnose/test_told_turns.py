@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from camshaft.core.config import load_config
 from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
-from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict
+from camshaft.diagnostics.diagnose import Proof, Proposal, Report, Verdict, diagnose, read_subject
 from camshaft.diagnostics.diagnose.model import Change
+from camshaft.diagnostics.diagnose.prove import Objective, telling
 from camshaft.diagnostics.diagnose.rig import SimulatedRig
 from camshaft.diagnostics.diagnose.servers import servers_for
+from camshaft.diagnostics.evidence import Evidence
 from camshaft.diagnostics.report import page, text
-from camshaft.diagnostics.results import parse_targets
+from camshaft.diagnostics.results import RequestRecord, Result, parse_targets, summarise
 from camshaft.diagnostics.simulate import Replay, prepare
 from camshaft.diagnostics.simulate.steady import Steady
 
@@ -112,3 +116,31 @@ def test_one_server_is_counted_by_the_replay_that_the_table_shows() -> None:
         except AssertionError:
             assert played[-1].count == requests
     assert played[0].shape == load.shape
+
+
+def test_clients_that_start_at_once_are_judged_by_what_they_send_afterwards() -> None:
+    """256 prompts at once take seconds; each of those that follow comes in a fraction of one."""
+    subject = read_subject("vllm serve Qwen/Qwen3-8B", Evidence(), gpu="H100")
+    load = load_workload("chat").first(512).at_concurrency(256)
+    report = diagnose(subject, Evidence(), workload=load, targets=parse_targets("ttft=1s"))
+    assert report.slo["met"]
+    assert report.slo["good_share_with_start"] < 0.6
+    assert "the load keeps its targets" in report.verdict.why
+
+
+def test_copies_on_the_same_devices_are_told_before_the_server_is_full() -> None:
+    command = "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 4"
+    load = load_workload("chat").first(300).at_rate(20.0)
+    report = diagnose(read_subject(command, Evidence(), gpu="H100"), Evidence(), workload=load)
+    assert report.verdict.bottleneck == "none"
+    told = "Once it is full, tensor_parallel_size 1 and data_parallel_size 4 on the same devices get through"
+    assert told in report.verdict.advice
+
+
+def test_a_turn_that_hardly_lets_any_request_keep_the_targets_is_told_by_what_else_it_does() -> None:
+    def result(good: int, seconds: float) -> Result:
+        rows = [RequestRecord(n, 0.0, 8, 8, 0.1 if n < good else 2.0, seconds) for n in range(40)]
+        return summarise(rows, np.array([]), targets=parse_targets("ttft=1s"))
+
+    assert telling(result(0, 20.0), result(3, 10.0), Objective()) != "goodput_requests_per_s"
+    assert telling(result(0, 20.0), result(30, 10.0), Objective()) == "goodput_requests_per_s"

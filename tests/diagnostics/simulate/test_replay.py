@@ -10,13 +10,14 @@ from camshaft.core.arithmetic.model_sheets import shape_named
 from camshaft.core.config import ServeConfig, load_config
 from camshaft.core.config.sources import vllm_names
 from camshaft.core.errors import CapacityError, ConfigError
-from camshaft.core.workload import load_workload
+from camshaft.core.workload import Workload, load_workload
 from camshaft.diagnostics.cost.hardware import load_hardware
 from camshaft.diagnostics.cost.step import StepCost
 from camshaft.diagnostics.results import Targets
 from camshaft.diagnostics.simulate import EngineKind, Frontend, Prepared, prepare, vllm_defaults
 from camshaft.diagnostics.simulate.modelled import MODELLED
 from camshaft.diagnostics.simulate.prepare import SpeculativeCost
+from camshaft.diagnostics.simulate.replay import _Simulation, replay
 
 
 def prepared(targets: Targets | None = None, engine: EngineKind | None = None, **knobs: Any) -> Prepared:
@@ -364,3 +365,50 @@ def test_the_band_of_another_engine_is_said_to_be_that() -> None:
 def test_a_release_from_the_future_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"0\.99 is not known"):
         prepared(engine=EngineKind("vllm", "0.99"))
+
+
+def test_the_start_of_clients_that_all_come_at_once_is_left_out_of_latencies_alone() -> None:
+    load = closed(32, 160, {"uniform": [500, 1500]}, {"uniform": [32, 64]})
+    whole = prepared(Targets(ttft_ms=400)).replay(load)
+    settled = whole.without_start()
+    assert settled.from_start == whole.result
+    assert whole.result.ttft_ms is not None
+    assert settled.result.ttft_ms is not None
+    assert settled.result.ttft_ms.p99 < whole.result.ttft_ms.p99 / 2  # 32 prompts wait for each other
+    assert settled.result.good_share > whole.result.good_share
+    assert settled.result.requests == whole.result.requests == 160
+    assert settled.result.throughput_output_tokens_per_s == whole.result.throughput_output_tokens_per_s
+
+
+@pytest.mark.parametrize("load", [closed(1, 40, 200, 8), closed(24, 24, 200, 8)], ids=["alone", "one each"])
+def test_without_such_a_start_nothing_is_left_out(load: Workload) -> None:
+    seen = prepared().replay(load)
+    assert seen.without_start() is seen
+
+
+@pytest.mark.parametrize(
+    ("knobs", "load"),
+    [
+        ({}, MIXED),
+        ({"policy": "fair"}, MIXED),
+        ({"num_gpu_blocks_override": 700}, MIXED),
+        ({}, closed(8, 24, 900, 8, shared_prefix_tokens=512)),
+    ],
+    ids=["plain", "fair", "evicts", "shares"],
+)
+def test_hashes_that_nobody_looks_for_change_nothing(knobs: dict[str, Any], load: Workload) -> None:
+    base = prepared(**knobs)
+    quick, slow = replay(base.setup(load), load), _Simulation(base.setup(load), load).run()
+    assert quick.result == slow.result
+    assert (quick.log.columns == slow.log.columns).all()
+    assert bool(slow.result.preemptions) == ("num_gpu_blocks_override" in knobs)
+
+
+def test_a_refusal_within_the_error_of_the_arithmetic_says_so() -> None:
+    """gpt-oss-120b at its whole context misses a hundredth of the memory; half the utilisation is no doubt."""
+    for utilization, doubtful in ((0.9, True), (0.5, False)):
+        config = {"model": "openai/gpt-oss-120b", "gpu_memory_utilization": utilization}
+        big = prepare(load_config(config, purpose="inspect"), load_hardware("h100"))
+        with pytest.raises(CapacityError) as caught:
+            big.replay(MIXED)
+        assert ("within the error of this arithmetic" in str(caught.value)) is doubtful

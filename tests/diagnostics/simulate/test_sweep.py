@@ -287,6 +287,11 @@ def test_what_arrivals_do_to_the_figures_is_said(tmp_path: Path) -> None:
     load = ["h100-8b", "--workload", _small(tmp_path)]
     assert "4 clients start all at once" in run(*load).output
     assert "first token after that: p50" in " ".join(run("h100-8b", "--requests", "96").output.split())
+    targets = ("h100-8b", "--requests", "96", "--slo", "ttft=500ms")
+    assert "100.0% keep the targets" in " ".join(run(*targets).output.split())
+    later = json.loads(run(*targets, "--format", "json").stdout)["after_start"]
+    assert later["targets_kept"]
+    assert later["ttft_ms"]["p99"] < 500
     assert "the server still filling" in " ".join(run(*load, "--rate", "3").output.split())
 
 
