@@ -18,6 +18,9 @@ _ENDS = re.compile(r"[ \t]*(?:[;&|)\n]|$)")
 _JOINS = re.compile(r"[ \t]*(&&|;(?!;))[ \t]*")
 _OPENS = re.compile(r"(?:\b(?:then|else|do)|[({])$")
 _CLOSES = re.compile(r"[\s;]*(?:(?:fi|else|elif|done)\b|[)}])")
+# A YAML key with nothing beside it at the end of a text; the next line that says something, and its blanks.
+_KEY_ALONE = re.compile(r"^([ \t]*)[\w.\"'-]+:[ \t]*(?:#[^\n]*)?\r?\n\Z", re.MULTILINE)
+_YAML_LINE = re.compile(r"^([ \t]*)([^\s#])", re.MULTILINE)
 _LINE_END = re.compile(r"[ \t]*(?:\\[ \t]*|#[^\n]*)?\r?(?:\n|$)")
 
 
@@ -169,7 +172,22 @@ def item_cuts(text: str, spans: list[Span]) -> list[Span]:
     blocks = [span for span in spans if is_block_item(text, *span)]
     flow = [span for span in spans if span not in blocks]
     runs = _runs(text, flow, re.compile(r"[\s\\]*,[\s\\]*"))
-    return [whole_lines(text, *span) for span in blocks] + [_item_span(text, *run) for run in runs]
+    lines = _runs(text, [whole_lines(text, *span) for span in blocks], re.compile(r""))
+    return [(_without_key(text, *run), run[1]) for run in lines] + [_item_span(text, *run) for run in runs]
+
+
+def _without_key(text: str, start: int, end: int) -> int:
+    """Where a cut of all that a YAML key holds begins: at the key, which would be left with null."""
+    key, behind = _KEY_ALONE.search(text[:start]), _YAML_LINE.search(text, end)
+    if key is None:
+        return start
+    depth, item = key.group(1), text[start:end].lstrip(" \t")
+    own = text[start:end].removesuffix(item)
+    beside = own == depth and item.startswith("- ")  # a list may begin right below its key
+    more = behind is not None and (
+        len(behind.group(1)) > len(depth) or (beside and behind.groups() == (depth, "-"))
+    )
+    return key.start() if (len(own) > len(depth) or beside) and not more else start
 
 
 def _item_span(text: str, start: int, end: int) -> Span:
