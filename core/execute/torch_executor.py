@@ -85,7 +85,9 @@ class TorchExecutor:
         self._model: Model | None = None
         self._accelerator: Accelerator | None = None
         self._steps: DeviceSteps | None = None  # None where the host computes
-        self._unapplied: list[StepPlan] = []  # launches that failed: what they changed must come first
+        self._changes: list[
+            StepPlan
+        ] = []  # not taken over: this launch's, behind those that failed before it
 
     def open(self) -> Capacity:
         """As `Executor.open`; runs one small step, so that no request pays for compilation."""
@@ -136,7 +138,6 @@ class TorchExecutor:
         started_s = time.perf_counter()
         with CatchOutOfMemory() as caught:
             return _Running(started_s, self._launch(plan))
-        self._unapplied.append(plan)
         raise OutOfMemory(f"a step of {plan.total_tokens} tokens: {caught.reason}")
 
     @torch.inference_mode()
@@ -144,9 +145,10 @@ class TorchExecutor:
         model = self._model
         if model is None:
             raise EngineError("the executor is not open")
-        for failed in (*self._unapplied, plan):
-            self._change_rows(failed)
-        self._unapplied.clear()
+        self._changes.append(plan)
+        while self._changes:  # each once: what a step writes may stand where an earlier one copied from
+            self._change_rows(self._changes[0])
+            del self._changes[0]
         step = self._steps.launch(plan) if self._steps is not None else self._on_host(plan, model)
         self._scores.launched(step.chunks)
         return step
@@ -190,7 +192,7 @@ class TorchExecutor:
         self._rows = RowState(0, 0, 1, torch.device("cpu"))
 
     def _change_rows(self, plan: StepPlan) -> None:
-        """Takes over what changed since the plan before. Doing so twice does no harm."""
+        """Takes over what changed since the plan before. Where it fails, doing so again does no harm."""
         for row in plan.removed.tolist():
             self._sampler.remove(row)
             self._scores.remove(row)
