@@ -17,7 +17,7 @@ import zmq
 
 from ..errors import EngineError
 from ..messages import Fatal, FromEngine, ToEngine, decode_from_engine, encode
-from .engine_process import EXIT_FATAL, EngineFactory, engine_process_main
+from .engine_process import EXIT_FATAL, PARENTS_SIGNALS, EngineFactory, engine_process_main
 
 # A Unix socket's path may have 107 characters; ours adds some to the temporary folder's.
 _MAX_FOLDER_CHARS = 80
@@ -85,7 +85,12 @@ class EngineLink:
         process = multiprocessing.get_context("spawn").Process(
             target=engine_process_main, args=(address, self._factory, *self._log), name="EngineCore"
         )
-        process.start()
+        # Until the child runs and ignores them itself, it inherits that they are held back.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return process
 
     def send(self, message: ToEngine) -> None:

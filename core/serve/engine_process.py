@@ -44,6 +44,8 @@ STATS_INTERVAL_S = 0.25
 _ORPHAN_GRACE_S = 1.0
 _BLOCKED_WAIT_MS = 2
 EXIT_FATAL = 70  # EX_SOFTWARE
+# Ctrl-C, a closed terminal and a group's SIGTERM reach the engine process too; its parent decides when it drains.
+PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = structlog.get_logger()
 
@@ -198,8 +200,7 @@ def _request_of(message: AddRequest, now_s: float) -> Request:
 
 def engine_process_main(address: str, factory: EngineFactory, log_level: str, log_format: str) -> None:
     """Entry point of the process: opens the engine, serves until drained, exits with 70 after a Fatal."""
-    # Ctrl-C, a closed terminal and a group's SIGTERM reach us too; the parent decides when we drain.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in PARENTS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     configure_logs(log_level, log_format, process="EngineCore")
     _watch_parent(Path(address.removeprefix("ipc://")).parent)

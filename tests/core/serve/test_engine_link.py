@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +16,7 @@ from dying_engine import WHY, killed, late, refused, silent
 
 from camshaft.core.messages import Fatal, FromEngine
 from camshaft.core.serve.engine_link import EngineLink
-from camshaft.core.serve.engine_process import EXIT_FATAL
+from camshaft.core.serve.engine_process import EXIT_FATAL, PARENTS_SIGNALS
 
 
 @dataclass
@@ -31,9 +33,11 @@ class Heard:
         self.gone.set()
 
 
-async def end(factory: Any) -> list[str]:
+async def end(factory: Any, *signals: signal.Signals) -> list[str]:
     link, heard = EngineLink(factory, "info", "console"), Heard()
     link.start(heard)
+    for number in signals:
+        os.kill(link.pid or 0, number)
     try:
         await heard.gone.wait()
     finally:
@@ -53,6 +57,12 @@ async def end(factory: Any) -> list[str]:
 )
 def test_the_reason_of_an_end_is_heard_and_then_the_end(factory: Any, told: list[str]) -> None:
     assert asyncio.run(end(factory)) == told
+
+
+def test_ctrl_c_while_the_process_starts_is_left_to_its_parent() -> None:
+    told = asyncio.run(end(refused, signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    assert told == [WHY, f"the engine process has gone (exit code {EXIT_FATAL})"]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(PARENTS_SIGNALS)
 
 
 def test_words_that_come_after_the_end_are_heard_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
