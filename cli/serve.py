@@ -40,7 +40,7 @@ Exit status: 0 drained, 1 the engine failed, does not fit or cut requests off, 2
     "--record",
     metavar="FILE",
     shell_complete=files,
-    help="Record arrivals, lengths, prefix hashes and step plans; never content.",
+    help="Record arrivals, lengths, prefix hashes and step plans, never content. A FILE that is there becomes FILE.1.",
 )
 @click.option("--skip-flag-check", is_flag=True, help="Do not run check-flags on the file first.")
 def serve(

@@ -10,6 +10,7 @@ good up to there.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from collections import deque
 from collections.abc import Iterator
@@ -61,12 +62,16 @@ def plan_digest(plan: StepPlan) -> str:
 class Recorder:
     """Writes a recording. Every call of the scheduler is reported right after it was made.
 
-    Where the file can no longer be written (a full disk), the recording ends and serving goes on.
+    A recording that is there already, of a server that was started again, is kept as `PATH.1`. Where the file can no
+    longer be written (a full disk), the recording ends and serving goes on.
     """
 
     def __init__(self, path: str | Path, scheduler: Scheduler, policy: PolicyFile) -> None:
         self._path, self._kv = path, scheduler.kv
         try:
+            if os.path.isfile(path) and os.path.getsize(path):
+                os.replace(path, f"{path}.1")
+                log.info("the recording that was there is kept", file=f"{path}.1")
             self._file: BinaryIO | None = open(path, "wb")  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise EvidenceError(f"{path}: the recording cannot be written: {error}") from error

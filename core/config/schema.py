@@ -184,7 +184,10 @@ class ServeConfig(BaseModel):
     disable_log_stats: bool = _knob("logs", "No lines of statistics.", False)
     disable_uvicorn_access_log: bool = _knob("logs", "No line per HTTP request.", False)
     enable_log_requests: bool = _knob("logs", "Log each request's parameters, never its content.", False)
-    record: str | None = _knob("logs", "File that receives arrivals, lengths, prefix hashes and plans.")
+    record: str | None = _knob(
+        "logs",
+        "File that receives arrivals, lengths, prefix hashes and plans; one that is there becomes FILE.1.",
+    )
 
 
 SWITCHES = frozenset(

@@ -232,6 +232,15 @@ def test_a_recording_replays_to_the_same_plans(tmp_path: Path, policy: str, over
         assert engine.scheduler.kv.prefix.hits > 0
 
 
+def test_the_recording_of_a_server_before_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for seed in (5, 6):
+        record_some(path, "continuous-chunked", seed=seed)
+    first, second = (replay(file) for file in (tmp_path / "run.jsonl.1", path))
+    assert first.first_difference is second.first_difference is None
+    assert first.steps != second.steps
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_recording_cut_short_replays_as_far_as_it_goes(tmp_path: Path, overlap: bool) -> None:
     """Wherever it is cut: prefixes of requests that never ended are known all the same."""
