@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from .values import human_bytes, human_int, human_int_or_auto, json_mapping, names, not_bool
+from .values import countable, human_bytes, human_int, human_int_or_auto, json_mapping, names, not_bool
 
-Int = Annotated[int, BeforeValidator(not_bool)]
+Int = Annotated[int, BeforeValidator(not_bool), AfterValidator(countable)]
 Real = Annotated[float, BeforeValidator(not_bool), Field(allow_inf_nan=False)]
 HumanInt = Annotated[
     int,
     BeforeValidator(human_int),
+    AfterValidator(countable),
     WithJsonSchema(
         {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\d+(\.\d+)?[kKmMgGtT]?$"}]}
     ),
@@ -24,6 +25,7 @@ HumanInt = Annotated[
 Bytes = Annotated[
     int,
     BeforeValidator(human_bytes),
+    AfterValidator(countable),
     WithJsonSchema(
         {
             "anyOf": [
@@ -36,6 +38,7 @@ Bytes = Annotated[
 ModelLength = Annotated[
     int,
     BeforeValidator(human_int_or_auto),
+    AfterValidator(countable),
     WithJsonSchema(
         {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^(auto|\d+(\.\d+)?[kKmMgGtT]?)$"}]}
     ),

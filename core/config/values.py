@@ -9,18 +9,25 @@ from ..numerals import human_readable, human_readable_bytes
 
 
 def not_bool(value: Any) -> Any:
-    """Refuses true and false where a number is meant, and numbers that no counter holds."""
+    """Refuses true and false where a number is meant."""
     if isinstance(value, bool):
         raise ValueError(f"a number is needed, not {str(value).lower()}")
-    if isinstance(value, int) and abs(value) >= 1 << 63:
-        raise ValueError("a number of fewer than 20 digits is needed")
     return value
+
+
+def countable(number: int) -> int:
+    """Refuses what no counter of 64 bits holds."""
+    if abs(number) >= 1 << 63:
+        raise ValueError("a number below 2^63 is needed")
+    return number
 
 
 def human_int(value: Any) -> Any:
     """Integers as vLLM reads them: 1k is 1,000, 1K is 1,024, 25.6k is 25,600."""
-    number = human_readable(value) if isinstance(value, str) else None
-    return not_bool(value if number is None else number)
+    if not isinstance(value, str):
+        return not_bool(value)
+    number = human_readable(value)
+    return value if number is None else number
 
 
 def human_bytes(value: Any) -> Any:
@@ -30,7 +37,7 @@ def human_bytes(value: Any) -> Any:
     size = human_readable_bytes(value)
     if size is None and not value.strip().lstrip("+-").isdecimal():
         raise ValueError("a size is needed, such as 2GiB, 500MB or a number of bytes")
-    return not_bool(value if size is None else size)
+    return value if size is None else size
 
 
 def human_int_or_auto(value: Any) -> Any:

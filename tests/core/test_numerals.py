@@ -44,3 +44,10 @@ def test_a_number_that_no_machine_holds_is_refused_in_a_sentence(digits: str, su
         load_config("cpu-demo", (f"max_num_batched_tokens={digits}{suffix}",))
     (result,) = check_all(read_command(f"vllm serve m --max-num-batched-tokens {digits}{suffix}"))
     assert result.starts is False or not suffix
+
+
+@pytest.mark.parametrize("knob", ["seed", "max_num_batched_tokens", "kv_cache_memory_bytes", "max_model_len"])
+@pytest.mark.parametrize("written", [str, int], ids=["text", "number"])
+def test_a_number_that_no_counter_holds_is_refused_however_it_is_written(knob: str, written: type) -> None:
+    with pytest.raises(ConfigError, match=rf"{knob}: a number below 2\^63 is needed"):
+        load_config("cpu-demo", {knob: written("9" * 19)})

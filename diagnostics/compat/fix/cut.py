@@ -18,8 +18,8 @@ _ENDS = re.compile(r"[ \t]*(?:[;&|)\n]|$)")
 _JOINS = re.compile(r"[ \t]*(&&|;(?!;))[ \t]*")
 _OPENS = re.compile(r"(?:\b(?:then|else|do)|[({])$")
 _CLOSES = re.compile(r"[\s;]*(?:(?:fi|else|elif|done)\b|[)}])")
-# A YAML key with nothing beside it at the end of a text; the next line that says something, and its blanks.
-_KEY_ALONE = re.compile(r"^([ \t]*)[\w.\"'-]+:[ \t]*(?:#[^\n]*)?\r?\n\Z", re.MULTILINE)
+# A YAML key at the end of a text with nothing but comments behind it; the next line that says something, and its blanks.
+_KEY_ALONE = re.compile(r"^([ \t]*)[\w.\"'-]+:(?:[ \t]*(?:#[^\n]*)?\r?\n)+\Z", re.MULTILINE)
 _YAML_LINE = re.compile(r"^([ \t]*)([^\s#])", re.MULTILINE)
 _LINE_END = re.compile(r"[ \t]*(?:\\[ \t]*|#[^\n]*)?\r?(?:\n|$)")
 

@@ -101,7 +101,7 @@ def test_in_a_compose_file(before: str, after: str) -> None:
 @pytest.mark.parametrize("item", ["      {}: X\n", "      - {}=X\n", "    - {}=X\n"])
 def test_a_key_that_is_left_with_nothing_goes_too(item: str, behind: str) -> None:
     head = "services:\n  vllm:\n    image: vllm/vllm-openai:v0.9.0\n    command: --model m\n"
-    key, gone = "    environment: # of the server\n", item.format(GONE)
+    key, gone = "    environment: # of the server\n      # read at its start\n\n", item.format(GONE)
     assert fixed(head + key + gone + behind, "docker-compose.yml") == head + behind
     other = item.format("A").replace(": X", ": '1'")
     assert fixed(head + key + gone + other + behind, "docker-compose.yml") == head + key + other + behind
