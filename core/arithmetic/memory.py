@@ -27,6 +27,7 @@ from .sizes import (
 )
 
 GIB = 2**30
+ESTIMATE_ERROR = 0.03  # of the usable memory: by so much the budget of a start may be off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.arithmetic.memory import GIB, DeviceMemory, Measured, MemoryBudget, MemorySettings, memory_budget
+from ...core.arithmetic.memory import (
+    ESTIMATE_ERROR,
+    GIB,
+    DeviceMemory,
+    Measured,
+    MemoryBudget,
+    MemorySettings,
+    memory_budget,
+)
 from ...core.arithmetic.shape import ModelShape
 from ...core.errors import ConfigError
 from ..cost.hardware import HardwareSheet
 from .engines import EngineKind
 
-ERROR = 0.03  # of the memory that may be used: by so much the arithmetic of a start may be off
 LEAN_COPIES = 4.0  # of the logits, by a sampler that does not sort them
 
 
@@ -59,11 +66,11 @@ def room_of(
 
 def within_error(budget: MemoryBudget) -> str:
     """That what is missing is less than the arithmetic may be off by; empty where it is more, or nothing is missing."""
-    error = ERROR * budget.usable_bytes
+    error = ESTIMATE_ERROR * budget.usable_bytes
     if budget.kv_given or not 0 < budget.missing_bytes <= error:
         return ""
     return (
-        f"that is within the error of this arithmetic, {ERROR:.0%} of the memory or {error / GIB:.1f} GiB: it may start as "
+        f"that is within the error of this arithmetic, {ESTIMATE_ERROR:.0%} of the memory or {error / GIB:.1f} GiB: it may start as "
         "it is, and its log then says how much the cache holds"
     )
 

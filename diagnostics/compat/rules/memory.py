@@ -20,9 +20,7 @@ from ....core.errors import CamshaftError
 from ..facts.sheets import ARITHMETIC
 from ..facts.unknown import Unknown, unknown
 
-# The shares of the memory and of the profiling peak by which the estimate of a start-up may be wrong.
-_ERROR = 0.03
-_PEAK_ERROR = 0.5
+_PEAK_ERROR = 0.5  # the share of the profiling peak by which the estimate of a start-up may be wrong besides
 _FEW = ("max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SETTINGS = (*_FEW, "max_num_batched_tokens", "max_num_seqs")
 # What spreads or moves weights in ways that the arithmetic does not follow.
@@ -85,7 +83,7 @@ def _from_facts(values: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str
     request = None if per_token is None else values["max_model_len"] * per_token / ranks / GIB
     return {
         "usable_gib": usable,
-        "error_gib": _ERROR * usable,
+        "error_gib": memory.ESTIMATE_ERROR * usable,
         "weights_gib": weights,
         "kv_gib": usable - weights - model.get("activation_gib", 0.0),
         "request_gib": request if request is not None else unknown("model.kv_bytes_per_token"),
@@ -120,7 +118,8 @@ def _from_config(
     budget = memory.memory_budget(shape, device, settings, vllm_rule(version))
     return {
         "usable_gib": budget.usable_bytes / GIB,
-        "error_gib": (_ERROR * budget.usable_bytes + _PEAK_ERROR * budget.activation_bytes) / GIB,
+        "error_gib": (memory.ESTIMATE_ERROR * budget.usable_bytes + _PEAK_ERROR * budget.activation_bytes)
+        / GIB,
         "weights_gib": budget.weights_bytes / GIB,
         "kv_gib": budget.kv_bytes / GIB,
         "request_gib": budget.one_request_bytes / GIB,
