@@ -91,17 +91,23 @@ def _tokens(value: Any, least: int = 1) -> int:
     return max(number, least)
 
 
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
 def _azure(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
     reader = csv.DictReader(lines)
-    missing = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} - set(reader.fieldnames or ())
+    missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
     if missing:
-        raise EvidenceError(f"{path}:1: the column {sorted(missing)[0]} is missing")
+        raise EvidenceError(f"{path}:1: the column {missing[0]} is missing")
     rows: list[TraceRow] = []
     for row in islice(reader, limit):
         try:
+            for name in _AZURE:
+                if row[name] is None:  # the line is too short
+                    raise KeyError(name)
             moment = _timestamp(row["TIMESTAMP"])
             rows.append(TraceRow(moment, _tokens(row["ContextTokens"]), _tokens(row["GeneratedTokens"])))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise _unusable(path, reader.line_num, error) from error
     return RecordedTrace("azure", tuple(rows))
 
