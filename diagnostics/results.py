@@ -110,8 +110,9 @@ class Targets:
         return any(ms is not None for _, ms in self._times())
 
     def describe(self) -> str:
-        """`ttft 500 ms, itl 50 ms`; empty without targets."""
-        return ", ".join(f"{name} {ms:g} ms" for name, ms in self._times() if ms is not None)
+        """`ttft 500 ms, itl 50 ms`, with the share of requests where somebody named one; empty without targets."""
+        told = ", ".join(f"{name} {ms:g} ms" for name, ms in self._times() if ms is not None)
+        return f"{told} for {self.share:.0%}" if told and self.share != GOOD_SHARE else told
 
     def _times(self) -> tuple[tuple[str, float | None], ...]:
         return ("ttft", self.ttft_ms), ("tpot", self.tpot_ms), ("itl", self.itl_ms), ("e2e", self.e2e_ms)

@@ -20,6 +20,7 @@ from camshaft.diagnostics.results import RequestRecord, Targets, parse_targets, 
 )
 def test_a_percentile_is_the_share_of_requests(text: str, targets: Targets) -> None:
     assert parse_targets(text) == targets
+    assert targets.describe().endswith(f"for {targets.share:.0%}") is (targets.share != 0.95)
 
 
 @pytest.mark.parametrize(
