@@ -85,9 +85,8 @@ class TorchExecutor:
         self._model: Model | None = None
         self._accelerator: Accelerator | None = None
         self._steps: DeviceSteps | None = None  # None where the host computes
-        self._changes: list[
-            StepPlan
-        ] = []  # not taken over: this launch's, behind those that failed before it
+        # Of which nothing is taken over yet: this launch's plan, behind those that failed before it.
+        self._changes: list[StepPlan] = []
 
     def open(self) -> Capacity:
         """As `Executor.open`; runs one small step, so that no request pays for compilation."""

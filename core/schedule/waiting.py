@@ -57,9 +57,8 @@ class WaitingQueue:
                 del self._by_tenant[request.tenant]
         if not self._by_age:
             self._heap.clear()
-        elif (
-            len(self._heap) > 2 * len(self._by_age) + self._window
-        ):  # many have gone from behind those who wait
+        elif len(self._heap) > 2 * len(self._by_age) + self._window:
+            # Many have gone from behind those who wait.
             self._heap = [entry for entry in self._heap if entry[1] in self._by_age]
             heapq.heapify(self._heap)
 

@@ -58,9 +58,8 @@ class EngineClient:
         self._by_handle: dict[int, tuple[Generation, Sequence]] = {}
         self._unconfirmed: dict[int, tuple[int, Generation]] = {}  # last handle -> (adds sent, generation)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._ids: OrderedDict[str, tuple[str, int]] = (
-            OrderedDict()
-        )  # the engine's name, and how many sequences
+        # A request's id to the engine's name for it, and how many sequences it has.
+        self._ids: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._next_handle = 0
         self._repeats = 0
         self._sent = 0

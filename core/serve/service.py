@@ -97,9 +97,8 @@ class Service:
                 fork_of = None
                 if choice:
                     fork_of = sequences[first].id
-                    sequence.prompt_logprobs = sequences[
-                        first
-                    ].prompt_logprobs  # one list for all of a prompt
+                    # One list for all sequences of a prompt.
+                    sequence.prompt_logprobs = sequences[first].prompt_logprobs
                 sequences.append(sequence)
                 requests.append(_message(sequence.id, ids, want.for_choice(choice), body, fork_of))
         generation = Generation(reply_id, sequences)
