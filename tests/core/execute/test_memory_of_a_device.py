@@ -349,15 +349,14 @@ def test_a_block_is_copied_once_though_the_step_behind_it_fails(model: Model) ->
     hungry = Hungry(model, accelerator)
     executor = TorchExecutor.of(Loaded(hungry, SMALL), accelerator)
     executor.open()
-    hungry.most = 1
+    cache, hungry.most = executor._cache.k[0], 1
+    cache[3] = 1.0
     one = np.array([1], dtype=np.int32)
     failing = StepPlan(
         0, one, one * 0, one * 2, np.ones(1, bool), 0, copies=np.array([[3, 5]], dtype=np.int32)
     )
     with pytest.raises(OutOfMemory):
         executor.launch(failing)
-    cache = executor._cache.k[0]
-    copied = cache[5].clone()
-    cache[3] += 1.0  # what the failed step, or one that comes before the next launch, wrote there
+    cache[3] = 2.0  # what the failed step, or one that comes before the next launch, wrote there
     executor.collect(executor.launch(StepPlan(1, one, one * 0, one, np.ones(1, bool), 1)))
-    assert torch.equal(cache[5], copied)
+    assert (cache[5] == 1.0).all()
