@@ -255,6 +255,7 @@ def _product_work(control: int, arguments: int) -> None:
             then = following if following < blocks else begin
             _streamed(begin, end, then, laid, rows, k, weight, bias, out, n, mode, sums.ctypes.data)
             begin = following
+    own[0] = 0.0  # Numba frees an array behind its last use, and its address is none
 
 
 _lay_out_job, _product_job = Job(_lay_out_work, "qqqqdq"), Job(_product_work, "qqqqdqqqqqqqq")

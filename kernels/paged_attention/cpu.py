@@ -213,6 +213,7 @@ def _segment_work(control: int, arguments: int) -> None:
         else:
             write(group, group, dim, sums, state, sink, target, wide)
         task, i, before = following, then, tasks
+    room[0] = 0.0  # Numba frees an array behind its last use, and its address is none
 
 
 _job, _segment_job = Job(_work, "q" * 17 + "d"), Job(_segment_work, "q" * 20 + "d")
