@@ -1,6 +1,6 @@
 """The verdict: which knob holds a configuration back, proved by replays of the engine's own scheduler."""
 
-from .model import DEFAULT_AT_FAULT, Change, Limit, Proof, Proposal, Report, Verdict, flag
+from .model import DEFAULT_AT_FAULT, Change, Limit, Proof, Proposal, Report, Verdict
 from .run import diagnose
 from .situation import Situation
 from .subject import Subject, judged_as_own, named_config, read_subject
@@ -16,7 +16,6 @@ __all__ = [
     "Subject",
     "Verdict",
     "diagnose",
-    "flag",
     "judged_as_own",
     "named_config",
     "read_subject",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.arithmetic.memory import GIB, MemoryBudget
 from ...core.errors import CamshaftError
+from ..compat.releases.table import option_of
 from ..evidence import Event
 from ..simulate.room import within_error
 from .flags import has_knobs, refused_options
-from .model import Bottleneck, Change, Verdict, flag
+from .model import Bottleneck, Change, Verdict
 from .situation import Situation
 
 if TYPE_CHECKING:
@@ -286,4 +287,4 @@ def _length_that_fits(budget: MemoryBudget) -> int:
 
 def _option(knob: str, value: Any) -> str:
     """`--max-model-len 8192`."""
-    return f"{flag(knob)} {value}"
+    return f"{option_of(knob)} {value}"

@@ -276,8 +276,3 @@ def beside_texts(beside: Mapping[str, tuple[Any, Any]]) -> list[str]:
         copies = f" ({after} copies on the same devices)" if name == "data_parallel_size" else ""
         texts.append(f"{name} {told}{value_text(after)}{copies}")
     return texts
-
-
-def flag(knob: str) -> str:
-    """A knob as the command line spells it: `--max-num-seqs`."""
-    return "--" + knob.replace("_", "-")

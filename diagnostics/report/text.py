@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..compat.releases.table import option_of
 from ..diagnose.figures import amount, falls, label_text, moved_text, number
 from ..diagnose.model import (
     DEFAULT_AT_FAULT,
@@ -14,7 +15,6 @@ from ..diagnose.model import (
     Report,
     Verdict,
     beside_texts,
-    flag,
     value_text,
 )
 from ..simulate import PART_NAMES
@@ -238,7 +238,7 @@ def spelled(verdict: Verdict) -> str:
 
 
 def _option(knob: str, value: Any) -> str:
-    name = flag(knob)
+    name = option_of(knob)
     if knob == "num_speculative_tokens":
         inner = f'{{"num_speculative_tokens": {value}, ...}}'
         return f"--speculative-config '{inner}'" if value else "remove --speculative-config"

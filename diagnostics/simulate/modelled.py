@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ..compat.releases.table import option_of
+
 MODELLED = frozenset(
     [
         "api_server_count",
@@ -65,7 +67,7 @@ def unmodelled(given: Iterable[str]) -> tuple[str, ...]:
     left = sorted(name for name in given if name not in MODELLED and not _WITHOUT_EFFECT.fullmatch(name))
     if not left:
         return ()
-    spelled = ", ".join("--" + name.replace("_", "-") for name in left)
+    spelled = ", ".join(option_of(name) for name in left)
     return (
         f"not modelled: {spelled}; the prediction is as if {'it' if len(left) == 1 else 'they'} were not given",
     )
