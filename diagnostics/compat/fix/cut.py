@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 
 from ..inputs.base import EnvSetting, Source, Word
+from ..inputs.lexer import CONTINUATIONS
 
 Span = tuple[int, int]
 Replacement = tuple[int, int, str]
 # What may stand between an item and its comma: blanks, and the backslash of a line that goes on.
 _BLANKS = " \t\r\n\\"
 # Where a statement of a shell begins and ends, what joins it to the next, and words around the first and last of a block.
-_BEGINS = re.compile(r"(?:^|(?<!\\)\n|[;&|({)]|\b(?:then|else|do))[ \t]*$")
+_BEGINS = re.compile(r"(?:^|(?<!\\)(?<!\\\r)\n|[;&|({)]|\b(?:then|else|do))[ \t]*$")
 _KEYWORD = re.compile(r"(?:^|[;&\n({)]|\b(?:then|else|do))[ \t]*\b(export|env)[ \t]+$")
 _SETS = re.compile(r"(?:export|env|declare|local|readonly|typeset)\b|\w+=")
-_ENDS = re.compile(r"[ \t]*(?:[;&|)\n]|$)")
+_ENDS = re.compile(r"[ \t]*(?:[;&|)]|\r?\n|$)")
 _JOINS = re.compile(r"[ \t]*(&&|;(?!;))[ \t]*")
 _OPENS = re.compile(r"(?:\b(?:then|else|do)|[({])$")
 _CLOSES = re.compile(r"[\s;]*(?:(?:fi|else|elif|done)\b|[)}])")
 # A YAML key at the end of a text with nothing but comments behind it; the next line that says something, and its blanks.
 _KEY_ALONE = re.compile(r"^([ \t]*)[\w.\"'-]+:(?:[ \t]*(?:#[^\n]*)?\r?\n)+\Z", re.MULTILINE)
 _YAML_LINE = re.compile(r"^([ \t]*)([^\s#])", re.MULTILINE)
+_NEWLINE = re.compile(r"\r?\n")
+_GOES_ON = re.compile(rf"[{re.escape(CONTINUATIONS)}]\r?\n")
+_BETWEEN = re.compile(rf"(?:[ \t]|{_GOES_ON.pattern})*")
 _LINE_END = re.compile(r"[ \t]*(?:\\[ \t]*|#[^\n]*)?\r?(?:\n|$)")
 
 
@@ -100,13 +104,14 @@ def shell_span(text: str, start: int, end: int) -> Span:
     while after < len(text) and text[after] in " \t":
         after += 1
     at_line_start = left == 0 or text[left - 1] == "\n"
-    if at_line_start and text[after : after + 2] == "\\\n":
-        return left, after + 2
-    if left == 0 and text[after : after + 1] == "\n":
-        return left, after + 1
-    if at_line_start and left > 0 and (after >= len(text) or text[after] == "\n"):
-        back = left - 1
-        if text[:back].endswith("\\"):
+    newline = _NEWLINE.match(text, after)
+    if at_line_start and (goes_on := _GOES_ON.match(text, after)):
+        return left, goes_on.end()
+    if left == 0 and newline:
+        return left, newline.end()
+    if at_line_start and left > 0 and (after >= len(text) or newline):
+        back = len(text[: left - 1].removesuffix("\r"))
+        if text[:back].endswith(tuple(CONTINUATIONS)):
             back = len(text[: back - 1].rstrip(" \t"))
         return back, right
     if at_line_start or (left == start and text[left - 1] in "\"'("):
@@ -128,7 +133,7 @@ def _runs(text: str, spans: list[Span], between: re.Pattern[str]) -> list[Span]:
 def shell_cuts(text: str, spans: list[Span]) -> list[Replacement]:
     """`shell_span` of each run of words to take out; a statement that is left with its keyword alone goes whole."""
     found: list[Replacement] = []
-    for start, end in reversed(_runs(text, spans, re.compile(r"(?:[ \t]|\\\n)*"))):
+    for start, end in reversed(_runs(text, spans, _BETWEEN)):
         rest = applied(text, found)[end:]
         alone = _ENDS.match(rest)
         keyword = _KEYWORD.search(text[:start]) if alone else None

@@ -85,8 +85,8 @@ class _Lexer:
     def run(self) -> list[list[RawWord]]:
         while self.at < len(self.chars):
             char = self.peek()
-            if char in CONTINUATIONS and self.peek(1) in ("\n", "\r"):
-                self.at += 3 if self.peek(1) == "\r" and self.peek(2) == "\n" else 2
+            if length := self._continuation():
+                self.at += length
             elif char in " \t\r":
                 self.at += 1
             elif char == "{" and self._steers():
@@ -111,6 +111,12 @@ class _Lexer:
             if command:
                 command[0].before, before = before, ""
         return [command for command in self.commands if command]
+
+    def _continuation(self) -> int:
+        """How many characters from here on join this line to the next."""
+        if self.peek() not in CONTINUATIONS or self.peek(1) not in ("\n", "\r"):
+            return 0
+        return 3 if self.peek(1) == "\r" and self.peek(2) == "\n" else 2
 
     def _skip_line(self) -> None:
         while self.at < len(self.chars) and self.peek() != "\n":
@@ -210,8 +216,8 @@ class _Lexer:
         items: list[RawWord] = []
         while inner.at < len(inner.chars) and inner.peek() != ")":
             char = inner.peek()
-            if char == "\\" and inner.peek(1) == "\n":
-                inner.at += 2
+            if length := inner._continuation():
+                inner.at += length
             elif char in " \t\r\n":
                 inner.at += 1
             elif char == "#":

@@ -110,3 +110,28 @@ def test_a_block_is_not_left_empty(before: str, after: str) -> None:
 def test_a_line_that_keeps_an_option_keeps_its_indentation() -> None:
     script = "vllm serve m \\\n    --swap-space 4 --seed 1 \\\n    --port 1\n"
     assert outcome(script)[0] == script.replace("--swap-space 4 ", "")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("goes_on", ["\\", "`", "^"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("vllm serve m +\n  --swap-space 4 +\n  --port 1\n", "vllm serve m +\n  --port 1\n"),
+        ("vllm serve m +\n  --port 1 +\n  --swap-space +\n  4\n", "vllm serve m +\n  --port 1\n"),
+        ("vllm serve m +\n  --num-lookahead-slots 3 +\n  --swap-space 4\necho\n", "vllm serve m\necho\n"),
+        ("export VLLM_USE_V1=1\nvllm serve m\n", "vllm serve m\n"),
+    ],
+)
+def test_no_empty_line_is_left_however_lines_end_and_go_on(
+    before: str, after: str, goes_on: str, newline: str
+) -> None:
+    before, after = (text.replace("+", goes_on).replace("\n", newline) for text in (before, after))
+    assert outcome(before)[0] == after
+
+
+def test_an_array_goes_on_over_lines_that_end_as_on_windows() -> None:
+    before = 'A=(\n  --swap-space 4 \\\n  --port 1\n)\nvllm serve m "${A[@]}"\n'.replace("\n", "\r\n")
+    after, fixed = outcome(before)
+    assert after == before.replace("  --swap-space 4 \\\r\n", "")
+    assert fixed.results[0].starts
