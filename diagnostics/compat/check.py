@@ -12,7 +12,7 @@ from .checks.findings import Finding, Result, in_order
 from .checks.options import option_findings
 from .checks.refusals import refusal_findings
 from .checks.traps import trap_findings
-from .checks.unread import unread_findings
+from .checks.unread import unread_findings, unread_values
 from .facts.model_input import known_facts
 from .facts.sheets import with_sheet
 from .inputs.base import Configuration
@@ -65,7 +65,7 @@ def check(
         start=None if start is None else str(start),
         target=str(target),
         findings=in_order(found),
-        notes=tuple(configuration.notes),
+        notes=(*configuration.notes, *unread_values(context)),
     )
 
 

@@ -17,7 +17,8 @@ class Edit(msgspec.Struct, frozen=True):
     """One change `--fix` makes: drop, rename or set an option.
 
     `flag` is the canonical spelling ("--swap-space"), or an environment variable's name; `kind` says what happens to it. For "set" and
-    "rename" `value` is the new value (None keeps the old one; True stands for a bare flag).
+    "rename" `value` is the new value (None keeps the old one; True stands for a bare flag); an `open` one holds what only
+    a run can tell, so that a person has to write it.
     """
 
     kind: Literal["unset", "rename", "set"]
@@ -25,6 +26,7 @@ class Edit(msgspec.Struct, frozen=True):
     to: str | None = None
     value: str | bool | None = None
     safe: bool = True
+    open: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True):

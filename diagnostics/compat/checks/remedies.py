@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
-from ..facts.unknown import Unknown
+from ..facts.unknown import Unknown, unknown
 from ..inputs.base import Entry, Word
 from ..parsing.parser import Misuse, Use
+from ..parsing.placeholders import is_open, is_placeholder
 from ..releases.changes import OptionChange
-from ..releases.table import name_of
+from ..releases.table import Field, name_of
 from .context import Context
 from .findings import Edit
 
 
-def quoted(flag: str, values: dict[str, Any]) -> str:
-    """`flag` with a JSON value, quoted for a shell."""
-    return f"{flag} {shlex.quote(json.dumps(values))}"
+def quoted(flag: str, values: dict[str, Any], fields: Mapping[str, Field] | None = None) -> str:
+    """`flag` with a JSON value, quoted for a shell, which fills in what is open."""
+    text = json_text(values, fields or {})
+    if not is_open(values):
+        return f"{flag} {shlex.quote(text)}"
+    escaped = re.sub(r'(["\\])', r"\\\1", text)
+    return f'{flag} "{escaped}"'
+
+
+def json_text(values: dict[str, Any], fields: Mapping[str, Field]) -> str:
+    """The values as JSON, what is open as it is written: a number without quotes."""
+    bare = {key for key, field in fields.items() if field.type in ("int", "float", "bool")}
+    marked = {
+        key: f"\0{_as_written(value)}\0" if key in bare and isinstance(value, Unknown) else value
+        for key, value in values.items()
+    }
+    return json.dumps(marked, default=_as_written).replace('"\\u0000', "").replace('\\u0000"', "")
+
+
+def _as_written(value: Unknown) -> str:
+    return " ".join(sorted(value.missing))
 
 
 def head(spelled: str) -> str:
@@ -35,6 +56,8 @@ def given_value(context: Context, misuse: Misuse | Use) -> Any:
     name = context.options.name(head(misuse.spelled))
     record = context.options.record_before(name, context.target) if name else None
     kind = (record or {}).get("type", "str")
+    if misuse.values[0].opaque or is_placeholder(text):
+        return unknown(text, given=True)
     try:
         if "int" in kind:
             return int(text)
@@ -57,9 +80,10 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
         later = change.is_later(context.target)
         safe = change.safe and not later
         also = f" {change.fix}" if later and change.fix else ""
-        return f"Use {quoted(flag, merged)}.{also}", (
+        fields = context.table.flags[flag].nested
+        return f"Use {quoted(flag, merged, fields)}.{also}", (
             Edit("unset", name, safe=safe),
-            Edit("set", flag, value=json.dumps(merged), safe=safe),
+            Edit("set", flag, value=json_text(merged, fields), safe=safe, open=is_open(merged)),
         )
     if change.rename and change.rename in context.table.flags:
         fix = change.fix or f"Use {change.rename}."
@@ -107,7 +131,7 @@ def merged_values(context: Context, into: str, one: Misuse | Use | None = None) 
             continue
         value = member.value if isinstance(member, Use) else given_value(context, member)
         if isinstance(value, Unknown):
-            value = " ".join(v.text for v in member.values)
+            value = unknown(" ".join(v.text for v in member.values), given=True)
         merged |= change.values.get(str(value), {key: value})
     known = context.table.flags[into].nested if into in context.table.flags else {}
     if known:  # a key that this release dropped again has nowhere to go

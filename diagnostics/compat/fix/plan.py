@@ -107,6 +107,8 @@ def _make(
     """Note what an edit changes; False where no text holds it."""
     configuration = context.configuration
     uses, target = _origins(context, edit.flag), _target(context, edit)
+    if edit.open:
+        raise CannotFix(f"{edit.flag} {edit.value} holds what only a run can tell; edit it by hand")
     if target == "environment":
         cut_variable(configuration.env[edit.flag], changes)
     elif target == "settings":

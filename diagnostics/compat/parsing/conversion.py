@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from ....core import numerals
 from ..releases.dialect import Dialect
 from ..releases.table import Flag
+from .placeholders import opened, quoted
 
 LEVELS = ("0", "1", "2", "3")
 
@@ -143,10 +145,10 @@ def _bool(text: str) -> bool:
 
 
 def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):
-        raise BadValue(f"{_shortened(text)!r} is not valid JSON") from None
+    for written in dict.fromkeys((text, quoted(text))):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            return opened(msgspec.json.decode(written.encode("utf-8", "replace")))
+    raise BadValue(f"{_shortened(text)!r} is not valid JSON")
 
 
 def _key_values(text: str) -> dict[str, int]:

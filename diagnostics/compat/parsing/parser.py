@@ -17,6 +17,7 @@ from ..releases.dialect import Dialect
 from ..releases.table import Flag, Table
 from .arguments import Argument
 from .conversion import BadValue, convert
+from .placeholders import holds_placeholder, is_placeholder
 
 MisuseKind = Literal[
     "unknown", "ambiguous", "missing_value", "explicit_value", "bad_value", "bad_choice", "stray_word"
@@ -184,19 +185,19 @@ class Parser:
         negative = option in flag.negatives
         values = tuple(given)
         abbreviated = option != spelled and spelled.startswith("--")
-        common = (flag, spelled, argument, values)
-        if any(value.opaque for value in given):
-            parsed.uses.append(Use(*common, unknown(f"given.{flag.dest}"), abbreviated, negative))
-            return
         texts = [value.text for value in given]
+        opaque = any(value.opaque or is_placeholder(value.text) for value in given)
+        open_value = unknown(f"given.{flag.dest}", given=True)
         try:
             value = convert(flag, texts, negative, self._dialect)
+            if opaque and not isinstance(value, dict):
+                value = open_value
         except BadValue as error:
-            kind: MisuseKind = "bad_choice" if error.choices is not None else "bad_value"
-            parsed.misuses.append(Misuse(kind, spelled, argument, values, flag, str(error)))
-            parsed.uses.append(Use(*common, unknown(f"given.{flag.dest}"), abbreviated, negative))
-            return
-        parsed.uses.append(Use(*common, value, abbreviated, negative))
+            value = open_value
+            if not opaque and not any(map(holds_placeholder, texts)):
+                kind: MisuseKind = "bad_choice" if error.choices is not None else "bad_value"
+                parsed.misuses.append(Misuse(kind, spelled, argument, values, flag, str(error)))
+        parsed.uses.append(Use(flag, spelled, argument, values, value, abbreviated, negative))
 
     def _unknown(
         self,

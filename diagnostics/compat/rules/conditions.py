@@ -163,7 +163,9 @@ def evaluate(node: Node, lookup: Lookup) -> Any:
     values = [evaluate(part, lookup) for part in node[1:]]
     missing = _missing(values)
     if missing:
-        return missing
+        against_null = kind in ("==", "!=") and None in values
+        given = any(isinstance(value, Unknown) and value.given for value in values)
+        return kind == "!=" if against_null and given else missing
     if kind == "list":
         return values
     return _binary(kind, values[0], values[1])

@@ -1,0 +1,73 @@
+"""Placeholders are unknown values, neither right nor wrong: of an option, and of a key within JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.diagnostics.compat.checks.findings import Result
+from camshaft.diagnostics.compat.fix.files import fix_all
+from camshaft.diagnostics.compat.inputs.read import read_text
+from camshaft.diagnostics.compat.run import check_all
+
+PLACEHOLDERS = ["$N", "${N}", "$(N)", "{{ .Values.n }}", "<YOUR_N>", "`n`"]
+
+
+def verdicts(text: str, name: str) -> list[Result]:
+    return check_all(read_text(text, name), targets=["0.33.0"])
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "vllm serve m --OPTION '{}'"),
+        ("a.yaml", "model: m\nOPTION: '{}'\n"),
+        ("a.yaml", "containers: [{{image: 'vllm/vllm-openai', args: ['--OPTION', '{}']}}]\n"),
+        ("a.yaml", 'services: {{a: {{image: vllm/vllm-openai, command: ["--OPTION={}"]}}}}\n'),
+        ("a.py", 'from vllm import LLM\nLLM("m", OPTION="{}")\n'),
+    ],
+)
+@pytest.mark.parametrize("option", ["max-num-seqs", "dtype", "quantization"])
+def test_a_value_that_is_a_placeholder_is_unknown(
+    name: str, text: str, option: str, placeholder: str
+) -> None:
+    key = option.replace("-", "_") if name == "a.py" else option
+    (result,) = verdicts(text.format(placeholder).replace("OPTION", key), name)
+    assert [f.message for f in result.findings if f.severity == "error"] == []
+    assert any(f"--{option}" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("placeholder", [*PLACEHOLDERS, "${N:-3}"])
+@pytest.mark.parametrize("quotes", ["", '"'])
+def test_a_placeholder_within_json_leaves_the_other_keys_to_be_judged(placeholder: str, quotes: str) -> None:
+    value = f'{{"method": "ngram", "num_speculative_tokens": {quotes}{placeholder}{quotes}, "nonsense": 1}}'
+    (result,) = verdicts(f"vllm serve m --speculative-config '{value}'", "a.sh")
+    assert [(f.code, "nonsense" in f.message) for f in result.findings] == [("FL-16", True)]
+    assert any("--speculative-config.num_speculative_tokens" in note for note in result.notes)
+
+
+def test_a_known_key_beside_a_variable_is_judged_in_double_quotes() -> None:
+    text = r'vllm serve m --speculative-config "{\"model\": \"$M\", \"num_speculative_tokens\": 0}"'
+    (result,) = verdicts(text, "a.sh")
+    assert [f.code for f in result.findings] == ["FL-21"]
+
+
+@pytest.mark.parametrize("word", ["<think>", "re:.*lm_head$", "a < b"])
+def test_text_that_only_looks_like_a_placeholder_is_no_note(word: str) -> None:
+    (result,) = verdicts(f'vllm serve m --reasoning-config \'{{"reasoning_start_str": "{word}"}}\'', "a.sh")
+    assert (result.findings, result.notes) == ((), ())
+
+
+def test_what_is_open_stays_open_in_the_option_that_replaces_others() -> None:
+    text = 'vllm serve m --speculative-model "$M" --num-speculative-tokens $N\n'
+    (result,) = verdicts(text, "a.sh")
+    wanted = r'Use --speculative-config "{\"model\": \"$M\", \"num_speculative_tokens\": $N}".'
+    assert {finding.fix for finding in result.findings} == {wanted}
+    (fixed,) = fix_all(read_text(text, "a.sh"), lambda c: check_all([c], targets=["0.33.0"])[0], unsafe=True)
+    assert (fixed.plan.texts, len(fixed.refused)) == ({}, 1)
+
+
+def test_no_fix_in_python_writes_a_name_as_text() -> None:
+    text = 'from vllm import LLM\nLLM("m", speculative_model="a", num_speculative_tokens=tokens)\n'
+    (fixed,) = fix_all(read_text(text, "a.py"), lambda c: check_all([c], targets=["0.33.0"])[0], unsafe=True)
+    assert fixed.plan.texts == {}
