@@ -68,7 +68,9 @@ class Context:
     @cached_property
     def parsed(self) -> Parsed:
         """What the target's parser makes of them."""
-        return Parser(self.table, self._former_arity, self.dialect).parse(self.arguments.arguments)
+        unheld = self.changes.unheld if self.configuration.usage != "api_server" else ()
+        parser = Parser(self.table, self._former_arity, self.dialect, unheld)
+        return parser.parse(self.arguments.arguments)
 
     def _former_arity(self, spelled: str) -> int | None:
         """How many words an option of another release took."""

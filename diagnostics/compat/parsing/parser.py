@@ -6,7 +6,7 @@ Unlike argparse it does not stop at the first mistake: every mistake becomes a `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import msgspec
@@ -78,16 +78,22 @@ class Parsed(msgspec.Struct):
 
 
 class Parser:
-    """Parses arguments by one release's table. `arity` says how many words an option of other releases took."""
+    """Parses arguments by one release's table. `arity` says how many words an option of other releases took; `unheld`
+    options take values besides their choices."""
 
     def __init__(
-        self, table: Table, arity: Callable[[str], int | None] | None = None, dialect: Dialect | None = None
+        self,
+        table: Table,
+        arity: Callable[[str], int | None] | None = None,
+        dialect: Dialect | None = None,
+        unheld: Collection[str] = (),
     ) -> None:
         self.table = table
         self._dialect = dialect or Dialect()
         self.spellings = table.spellings()
         self._known = frozenset(self.spellings)
         self._arity = arity or (lambda _: None)
+        self._unheld = unheld
 
     def parse(self, arguments: list[Argument]) -> Parsed:
         """Every option's use, every mistake, and the words that belong to no option."""
@@ -189,7 +195,8 @@ class Parser:
         opaque = any(value.opaque or is_placeholder(value.text) for value in given)
         open_value = unknown(f"given.{flag.dest}", given=True)
         try:
-            value = convert(flag, texts, negative, self._dialect)
+            free = msgspec.structs.replace(flag, choices=None) if flag.name in self._unheld else flag
+            value = convert(free, texts, negative, self._dialect)
             if opaque and not isinstance(value, dict):
                 value = open_value
         except BadValue as error:

@@ -141,6 +141,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meanings: list[MeaningChange] = []
     values: list[ValueChange] = []
     variables: dict[str, VariableChange] = {}
+    unheld: list[str] = []
     pairs: list[Pair] = []
     modules: list[ModuleChange] = []
     off_when_unset: list[str] = []

@@ -64,3 +64,18 @@ def test_a_refused_keyword_says_whose_it_is(name: str, target: str, code: str, t
     assert (finding.code, finding.severity, finding.place.line) == (code, "error", 2)
     assert told in finding.message
     assert finding.evidence
+
+
+@pytest.mark.parametrize("release", ["0.6.0", "0.8.5", "0.9.2", "0.10.0", "0.11.0", "0.16.0"])
+@pytest.mark.parametrize(
+    ("argument", "command"),
+    [("block_size=2048", "--block-size 2048"), ('device="cuda:1"', "--device cuda:1")],
+)
+def test_choices_that_only_the_commands_parser_holds_are_none_in_python(
+    release: str, argument: str, command: str
+) -> None:
+    script = read_text(f'from vllm import LLM\nLLM("m", {argument})\n', "a.py")
+    served = read_command(f"vllm serve m {command}")
+    codes = [[f.code for f in check_all(found, targets=[release])[0].findings] for found in (script, served)]
+    assert "FL-09" not in codes[0]
+    assert "FL-09" in codes[1] or "FL-02" in codes[1]
