@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..cost.devices import Device, find_device
+from ..cost.devices import Device
 from .check import check
 from .checks.findings import Result
 from .inputs.base import Configuration
@@ -22,15 +22,12 @@ from .releases.versions import UnknownVersion, Version, resolve, versions
 NEWEST = ("latest", "newest")
 
 
-def check_file(
-    path: Path | str, *, engine: str | None = None, device: str | Device | None = None
-) -> list[Result]:
+def check_file(path: Path | str, *, engine: str | None = None) -> list[Result]:
     """The verdicts on every configuration in a file, by the newest release.
 
-    Raises UnreadableInput or UnknownDevice: what cannot be judged is never passed.
+    Raises UnreadableInput: what cannot be judged is never passed.
     """
-    found = read_path(Path(path), engine)
-    return check_all(found, engine=engine, device=find_device(device) if isinstance(device, str) else device)
+    return check_all(read_path(Path(path), engine), engine=engine)
 
 
 def check_all(

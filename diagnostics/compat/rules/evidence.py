@@ -36,8 +36,9 @@ class Index(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Record:
-    """One place: ``vllm/config/vllm.py``, its line, and a digest of the conditions that lead there."""
+class Location:
+    """A line of a release: `file` is relative to the sdist (``vllm/config/vllm.py``), `guard` the conditions that lead
+    there, as source text; in an index their digest."""
 
     file: str
     line: int
@@ -59,10 +60,10 @@ def decode(raw: bytes) -> Index:
     return msgspec.json.decode(raw, type=Index)
 
 
-def records(index: Index, code: str) -> dict[str, Record]:
+def records(index: Index, code: str) -> dict[str, Location]:
     """What is recorded of a rule, by release."""
     return {
-        index.releases[run.start + offset]: Record(index.files[run.file], line, run.guard)
+        index.releases[run.start + offset]: Location(index.files[run.file], line, run.guard)
         for run in index.rules.get(code, [])
         for offset, line in enumerate(run.lines)
     }
@@ -88,7 +89,7 @@ def located(engine: str, code: str, version: object) -> str | None:
     return place.text if place else None
 
 
-def build(generated_by: str, releases: Iterable[str], located: Mapping[str, Mapping[str, Record]]) -> Index:
+def build(generated_by: str, releases: Iterable[str], located: Mapping[str, Mapping[str, Location]]) -> Index:
     """The index of `located` (by rule code, then release) over `releases` in ascending order."""
     order = list(releases)
     files = sorted({record.file for places in located.values() for record in places.values()})
@@ -97,7 +98,7 @@ def build(generated_by: str, releases: Iterable[str], located: Mapping[str, Mapp
     return Index(generated_by, order, files, rules)
 
 
-def _runs(places: Mapping[str, Record], order: list[str], numbers: Mapping[str, int]) -> list[Run]:
+def _runs(places: Mapping[str, Location], order: list[str], numbers: Mapping[str, int]) -> list[Run]:
     runs: list[Run] = []
     for number, release in enumerate(order):
         record = places.get(release)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from .evidence import Location
+
 
 class Fingerprint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Words to look for (`text`), and the path prefixes under the package that may hold them (`under`)."""
@@ -21,19 +23,6 @@ class Fingerprint(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     under: list[str]
     guard: str = ""  # words the guard must contain, where the message alone is ambiguous
-
-
-@dataclass(frozen=True)
-class Location:
-    """A line of a release: `file` is relative to the sdist (``vllm/config/vllm.py``), `guard` is source text."""
-
-    file: str
-    line: int
-    guard: str
-
-    @property
-    def evidence(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 _GLUE = r"(?:\s|[\"'\\]|\b[fr](?=[\"']))+"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,8 +18,8 @@ from typing import Literal
 from ....core.errors import EvidenceError
 from ..releases.versions import parse, within
 from . import evidence
-from .evidence import Index, Record
-from .locate import Fingerprint, Location, SourceTree
+from .evidence import Index, Location
+from .locate import Fingerprint, SourceTree
 from .pack import Source, default_fingerprints, sources
 from .records import TermRange, load
 
@@ -155,19 +155,19 @@ def _verdict(
         title=part.title,
         status=_status(claimed, location, before),
         before=before.text if before else None,
-        now=location.evidence if location else None,
+        now=location.text if location else None,
         guard=location.guard if location else "",
     )
 
 
-def _status(claimed: bool, location: Location | None, before: Record | None) -> Status:
+def _status(claimed: bool, location: Location | None, before: Location | None) -> Status:
     if location is None:
         return "vanished"
     if not claimed:
         return "appeared"
     if before is None or evidence.digest(location.guard) != before.guard:
         return "changed"
-    return "same" if location.evidence == before.text else "moved"
+    return "same" if location.text == before.text else "moved"
 
 
 def record(
@@ -188,13 +188,11 @@ def record(
         for part in looked_up:
             location = tree.locate(part.fingerprint)
             if location is not None and part.claims(release):
-                found[part.code][release] = Record(
-                    location.file, location.line, evidence.digest(location.guard)
-                )
+                found[part.code][release] = replace(location, guard=evidence.digest(location.guard))
     return evidence.build(COMMAND, sorted([*kept, *roots], key=parse), found)
 
 
-def _kept(known: Index | None, part: Subject, releases: Iterable[str]) -> dict[str, Record]:
+def _kept(known: Index | None, part: Subject, releases: Iterable[str]) -> dict[str, Location]:
     places = evidence.records(known, part.code) if known else {}
     return {release: places[release] for release in releases if release in places and part.claims(release)}
 

@@ -8,7 +8,9 @@ import pytest
 
 from camshaft.core.config import UNSUPPORTED, preset_names
 from camshaft.diagnostics.compat.checks.findings import Result
-from camshaft.diagnostics.compat.run import check_file
+from camshaft.diagnostics.compat.inputs.read import read_path
+from camshaft.diagnostics.compat.run import check_all
+from camshaft.diagnostics.cost.devices import find_device
 
 PRESETS = Path(__file__).parents[4] / "presets" / "serving"
 
@@ -16,7 +18,12 @@ PRESETS = Path(__file__).parents[4] / "presets" / "serving"
 def judged(folder: Path, text: str, gpu: str | None = None) -> Result:
     file = folder / "serve.yaml"
     file.write_text(text)
-    (result,) = check_file(file, engine="camshaft", device=gpu)
+    return verdict(file, gpu)
+
+
+def verdict(file: Path, gpu: str | None) -> Result:
+    device = find_device(gpu) if gpu else None
+    (result,) = check_all(read_path(file, "camshaft"), engine="camshaft", device=device)
     return result
 
 
@@ -64,7 +71,7 @@ def test_every_knob_that_serving_refuses_has_a_finding(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_no_preset_is_an_error_on_the_gpu_it_names(name: str) -> None:
     gpu = {"h100": "H100", "h200": "H200", "a100": "A100 80GB"}.get(name.split("-")[0])
-    (result,) = check_file(PRESETS / f"{name}.yaml", engine="camshaft", device=gpu)
+    result = verdict(PRESETS / f"{name}.yaml", gpu)
     parallel = "-tp" in name
     assert [finding.code for finding in result.findings] == (["CF-01"] if parallel else [])
     assert all(finding.severity == "warning" for finding in result.findings)

@@ -72,7 +72,7 @@ def test_a_message_is_found_across_its_pieces_with_its_guard(tmp_path: Path) -> 
     tree = SourceTree(release(tmp_path, "1.0.0", OLD))
     location = tree.locate(LIMIT.fingerprint)
     assert location is not None
-    assert location.evidence == "vllm/config.py:7"
+    assert location.text == "vllm/config.py:7"
     assert location.guard == "(self.mode == 'fast') and (size > self.limit)"
     location = tree.locate(POSITIVE.fingerprint)
     assert location is not None
@@ -135,7 +135,7 @@ def test_a_file_that_does_not_parse_is_found_by_its_text(tmp_path: Path) -> None
 
 
 def test_the_index_survives_packing() -> None:
-    place = evidence.Record
+    place = evidence.Location
     located = {
         "A": {"1": place("a.py", 3, "x"), "2": place("a.py", 4, "x"), "4": place("a.py", 9, "x")},
         "B": {"2": place("b.py", 1, "x"), "3": place("b.py", 1, "y"), "4": place("c.py", 1, "y")},
