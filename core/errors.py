@@ -7,7 +7,7 @@ CamshaftError
 ├── ModelError           weights, tokenizer or architecture cannot be used (*)
 ├── CapacityError        it does not fit: memory, cache or context
 ├── RequestError         one client's request is wrong (HTTP 400)
-│   └── QueueFull        the waiting queue is at its limit (HTTP 503)
+│   └── QueueFull        no room for the request now (HTTP 503)
 ├── EvidenceError        a log, metric, trace or table cannot be read (*)
 └── EngineError          the engine itself
     ├── StateError       an illegal transition of a request
@@ -49,7 +49,7 @@ class RequestError(CamshaftError):
 
 
 class QueueFull(RequestError):
-    """The waiting queue is at its limit; the client should retry later."""
+    """There is no room for the request now; the client should retry later."""
 
 
 class EvidenceError(CamshaftError):

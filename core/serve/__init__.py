@@ -1,1 +1,1 @@
-"""HTTP, streaming, metrics, and the boundary to the engine process."""
+"""The server: `api` over `http`, and over the boundary to the engine process."""

@@ -15,17 +15,17 @@ from starlette.types import ASGIApp
 
 from ..errors import CamshaftError, RequestError
 from ..version import __version__
-from . import replies
-from .body import read_struct
-from .chat import chat_completions
-from .completions import completions
-from .faults import HttpFault, error_response
-from .gate import Gate
-from .metrics import registry_of
-from .prompts import chat_prompt, check_ids, encode_text, off_loop
-from .service import Service
-from .streams import ClientGoneError
-from .wire import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .api import replies
+from .api.chat import chat_completions
+from .api.completions import completions
+from .api.prompts import chat_prompt, check_ids, encode_text, off_loop
+from .api.service import Service
+from .api.streams import ClientGoneError
+from .api.wire import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .http.body import read_struct
+from .http.faults import HttpFault, error_response
+from .http.gate import Gate
+from .observe.metrics import registry_of
 
 _BODIES = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
 _REFERENCE = "#/components/schemas/{name}"

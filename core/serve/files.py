@@ -11,7 +11,7 @@ from typing import Any
 from ..config import ServeConfig
 from ..errors import ConfigError, ModelError
 from ..json_files import read_json
-from .params import DEFAULT_KEYS, SamplingDefaults, is_usable
+from .api.params import DEFAULT_KEYS, SamplingDefaults, is_usable
 
 
 def check_certificate(config: ServeConfig) -> None:

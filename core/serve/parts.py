@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ..config import Resolved, ServeConfig
-from .engine_process import Engine, EngineFactory
-from .prompts import Tokenizer
+from .api.prompts import Tokenizer
+from .engine.process import Engine, EngineFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,17 +24,17 @@ from ..config import ServeConfig
 from ..errors import ConfigError, EngineError, RequestError
 from ..messages import Ready
 from ..version import __version__
+from .api.prompts import Tokenizer
+from .api.service import ModelLimits, Service
 from .app import build_app
-from .detokenize import TokenText
-from .engine_client import ClientOptions, EngineClient
+from .engine.client import ClientOptions, EngineClient
 from .files import check_certificate, check_recording, read_chat_template, sampling_defaults
-from .http import KEEP_ALIVE_S, BoundedHttpProtocol
-from .logs import configure_logs
-from .metrics import Metrics
+from .http.protocol import KEEP_ALIVE_S, BoundedHttpProtocol
+from .observe.logs import configure_logs
+from .observe.metrics import Metrics
+from .observe.statslog import stats_line
 from .parts import Parts
-from .prompts import Tokenizer
-from .service import ModelLimits, Service
-from .statslog import stats_line
+from .text.detokenize import TokenText
 
 # After the engine's death: long enough for clients to read their errors and a probe to see /health say so.
 DEAD_GRACE_S = 5.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from camshaft.core.errors import CapacityError
-from camshaft.core.serve.engine_process import EXIT_FATAL
+from camshaft.core.serve.engine.process import EXIT_FATAL
 
 WHY = "weights need 80 GiB"
 # Its start alone takes longer than the end of the engine process that starts it.

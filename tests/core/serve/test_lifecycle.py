@@ -136,7 +136,7 @@ def test_the_engine_dies(model_folder: Path, kill: bool) -> None:
 
 
 def test_an_engine_that_hangs_is_not_healthy(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.core.serve.service.HUNG_S", 0.2)
+    monkeypatch.setattr("camshaft.core.serve.api.service.HUNG_S", 0.2)
     with ThreadPoolExecutor(1) as pool, running_server(model_folder, {"step_s": 1.5}) as server:
         assert server.get("/health").status_code == 200
         future = pool.submit(server.post, COMPLETIONS, {"prompt": "ab", "max_tokens": 1})
@@ -351,7 +351,7 @@ def test_too_few_files_are_told_of(
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
-    monkeypatch.setattr("camshaft.core.serve.engine_link.BaseProcess.start", full)
+    monkeypatch.setattr("camshaft.core.serve.engine.link.BaseProcess.start", full)
     with pytest.raises(EngineError, match=says), running_server(model_folder):
         pass
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from serve_support import Running, events, running_server
 
 from camshaft import __version__
 from camshaft.core.messages import Stats
-from camshaft.core.serve.metrics import Metrics, registry_of
+from camshaft.core.serve.observe.metrics import Metrics, registry_of
 
 COMPLETIONS = "/v1/completions"
 SPLIT = (

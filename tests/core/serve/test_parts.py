@@ -10,11 +10,11 @@ import pytest
 
 from camshaft.core.config import ServeConfig, load_config, resolve
 from camshaft.core.errors import ConfigError
+from camshaft.core.serve.api.params import SamplingDefaults, wanted
+from camshaft.core.serve.api.service import ModelLimits
+from camshaft.core.serve.api.wire import ChatRequest, CompletionRequest, Message
 from camshaft.core.serve.files import check_certificate, read_chat_template, sampling_defaults
-from camshaft.core.serve.params import SamplingDefaults, wanted
 from camshaft.core.serve.parts import parts_of
-from camshaft.core.serve.service import ModelLimits
-from camshaft.core.serve.wire import ChatRequest, CompletionRequest, Message
 
 
 def config(**values: Any) -> ServeConfig:

@@ -1,0 +1,1 @@
+"""The OpenAI API: its bodies, what they ask for, and the answers to them."""

@@ -1,0 +1,1 @@
+"""What lies below any API: the protocol, the gate that every request passes, bodies and errors."""

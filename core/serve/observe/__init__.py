@@ -1,0 +1,1 @@
+"""What an operator sees: metrics, logs and the periodic line of figures."""
