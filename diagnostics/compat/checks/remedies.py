@@ -10,6 +10,7 @@ from typing import Any
 
 from ..facts.unknown import Unknown, unknown
 from ..inputs.base import Entry, Word
+from ..parsing.arguments import says_nothing
 from ..parsing.parser import Misuse, Use
 from ..parsing.placeholders import is_open, is_placeholder
 from ..releases.changes import OptionChange
@@ -74,6 +75,8 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
     """(what to do, the edits that do it) for an option that is gone or going."""
     name = misuse.flag.name if misuse.flag else context.options.name(head(misuse.spelled)) or misuse.spelled
     drop = Edit("unset", name, safe=change.safe)
+    if _says_nothing(misuse):
+        return "Delete it.", (Edit("unset", name),)
     if change.into and change.into in context.table.flags:
         merged = merged_values(context, change.into, misuse)
         flag = context.table.flags[change.into].name
@@ -104,6 +107,11 @@ def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tupl
     return change.fix or "Delete it.", ()
 
 
+def _says_nothing(given: Misuse | Use) -> bool:
+    origin = given.option.origins[0]
+    return isinstance(origin, Entry) and says_nothing(origin)
+
+
 def _excludes(one: Misuse | Use, other: Misuse | Use) -> bool:
     origin = one.option.origins[0]
     branched = isinstance(origin, Word) and origin.conditional
@@ -127,7 +135,7 @@ def merged_values(context: Context, into: str, one: Misuse | Use | None = None) 
         key = change.key_at(context.target) if change is not None else None
         if change is None or change.into != into or key is None:
             continue
-        if one is not None and _excludes(one, member):
+        if _says_nothing(member) or (one is not None and _excludes(one, member)):
             continue
         value = member.value if isinstance(member, Use) else given_value(context, member)
         if isinstance(value, Unknown):

@@ -15,7 +15,7 @@ import msgspec
 from ....core.places import Place
 from ..inputs.base import Configuration, Entry, Word
 from ..releases.dialect import Dialect
-from ..releases.table import Flag, Table, negative_of, option_of
+from ..releases.table import Flag, Table, name_of, negative_of, option_of
 from .conversion import BadValue, human_readable
 
 Origin = Word | Entry
@@ -70,12 +70,26 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
         words = words[1:]
     for written in configuration.entries:
         entry = _compilation_level(written, table) if configuration.usage == "llm" else written
+        if says_nothing(entry) and configuration.usage != "api_server" and _is_misnamed(entry, table):
+            # No word of a command, but Python refuses a name that it does not know with any value.
+            built.arguments.append(Argument("--" + entry.key, (entry,)))
+            continue
         _entry(entry, table, dialect, built, configuration.typed or dialect.yaml_false == "typed")
     built.traps += [Trap("duplicate_key", entry.key, entry) for entry in configuration.duplicates]
     built.arguments += [Argument(word.text, (word,), word.opaque) for word in words]
     built.arguments = _optimization([_dashes(a, dialect) for a in built.arguments], dialect, built)
     built.arguments = _dotted(built.arguments, dialect, built)
     return built
+
+
+def says_nothing(entry: Entry) -> bool:
+    """Whether a setting leaves its option as if it were not given."""
+    return entry.value is None or entry.value is False
+
+
+def _is_misnamed(entry: Entry, table: Table) -> bool:
+    flag = table.find("--" + entry.key)
+    return flag is None or flag.dest != name_of(entry.key)
 
 
 def _compilation_level(entry: Entry, table: Table) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from camshaft.diagnostics.compat.fix.files import fix_all
 from camshaft.diagnostics.compat.inputs.read import read_command, read_text
 from camshaft.diagnostics.compat.run import check_all
 
@@ -79,3 +80,32 @@ def test_choices_that_only_the_commands_parser_holds_are_none_in_python(
     codes = [[f.code for f in check_all(found, targets=[release])[0].findings] for found in (script, served)]
     assert "FL-09" not in codes[0]
     assert "FL-09" in codes[1] or "FL-02" in codes[1]
+
+
+@pytest.mark.parametrize(("value", "in_yaml"), [("None", "null"), ("False", "false")])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("engine_use_ray", "0.6.2"),
+        ("speculative_model", "0.18.0"),
+        ("rope_scaling", "0.33.0"),
+        ("disable_log_requests", "0.33.0"),
+        ("no_such_argument", "0.33.0"),
+    ],
+)
+def test_python_refuses_a_name_that_it_does_not_know_with_any_value(
+    name: str, target: str, value: str
+) -> None:
+    text = f"from vllm import LLM\nLLM('m', seed=1, {name}={value})\n"
+    found = read_text(text, "serve.py")
+    (result,) = check_all(found, targets=[target])
+    assert (result.starts, [f.code[:2] for f in result.findings]) == (False, ["FL"])
+    key = name.replace("_", "-")
+    chart = f"modelSpec: [{{modelURL: m, vllmConfig: {{{key}: {in_yaml}}}}}]\n"
+    assert check_all(read_text(chart, "values.yaml"), targets=[target])[0].findings == ()
+
+
+def test_an_argument_that_is_gone_and_says_nothing_is_only_taken_out() -> None:
+    text = "from vllm import LLM\nLLM('m', speculative_model=None, rope_scaling=None, num_speculative_tokens=None)\n"
+    (fixed,) = fix_all(read_text(text, "a.py"), lambda c: check_all([c], targets=["0.33.0"])[0])
+    assert fixed.plan.texts["a.py"][1] == "from vllm import LLM\nLLM('m')\n"
