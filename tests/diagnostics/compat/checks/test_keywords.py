@@ -94,7 +94,7 @@ def test_choices_that_only_the_commands_parser_holds_are_none_in_python(
     ],
 )
 def test_python_refuses_a_name_that_it_does_not_know_with_any_value(
-    name: str, target: str, value: str
+    name: str, target: str, value: str, in_yaml: str
 ) -> None:
     text = f"from vllm import LLM\nLLM('m', seed=1, {name}={value})\n"
     found = read_text(text, "serve.py")
