@@ -112,21 +112,15 @@ def bench(ctx: click.Context, **options: Any) -> None:
         raise click.UsageError("one of --url URL and --offline CONFIG is needed")
     if options["url"] and options["overrides"]:
         raise click.UsageError("--set changes a configuration; a server by its URL has its own")
-    if options["offline"]:
-        _refuse_given(ctx, _OF_A_URL, "is for a server by its --url")
+    for option in ctx.command.params if options["offline"] else ():
+        if option.name in _OF_A_URL and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} is for a server by its --url")
     refuse_both(options, PACES)
     with user_errors():
         _bench(options)
 
 
 _OF_A_URL = ("model", "api_key", "prompts", "vocab_size", "ignore_eos", "timeout_s")
-
-
-def _refuse_given(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
-    """Raises UsageError for the first of these options that stands on the command line."""
-    for option in ctx.command.params:
-        if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{option.opts[0]} {why}")
 
 
 def _bench(options: dict[str, Any]) -> None:
@@ -221,7 +215,7 @@ def _refuse_too_long(workload: Workload, engine: Engine) -> None:
         )
 
 
-@bench.command()
+@bench.command(short_help="Run the four classic policies on one load, side by side.")
 @click.option(
     "--config",
     "source",
@@ -345,7 +339,7 @@ def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
     return Floor(weight_bytes(shape, quantization=plain, dtype=dtype).read_by_one_token(shape))
 
 
-@bench.command()
+@bench.command(short_help="Time the scheduler and its bookkeeping, per step.")
 @click.option("--running", default="256,1024", show_default=True, help="Numbers of running requests.")
 @click.option(
     "--policies",
@@ -393,7 +387,7 @@ def overhead(running: str, names: str, steps: int, form: str) -> None:
     print_columns(header, rows, figures=True)
 
 
-@bench.command()
+@bench.command(short_help="Play a recording again and compare every step plan.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def replay(file: str) -> None:
     """Play a recording of `engine serve --record FILE` again and compare every step plan.
@@ -401,7 +395,7 @@ def replay(file: str) -> None:
     Nothing is computed: the scheduler gets the same calls at the same times. Exit status 1 where a plan
     comes out otherwise.
     """
-    from ..core.recording import replay as replay_recording
+    from ..core.recording.replay import replay as replay_recording
 
     with user_errors():
         played = replay_recording(file)

@@ -12,7 +12,7 @@ from .emit import Emitter
 from .errors import OutOfMemory, RequestError
 from .execute.base import Capacity, Executor, Relievable
 from .messages import Output, Outputs, Ready, Stats
-from .recording import Recorder
+from .recording.recorder import Recorder
 from .request import FINISH_ERROR, FINISH_REJECTED, Request
 from .schedule.params import SchedulerParams
 from .schedule.plan import StepPlan, StepResult

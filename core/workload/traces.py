@@ -1,6 +1,6 @@
 """Recorded loads: Azure's CSV, Mooncake's JSON lines, and this server's own recording.
 
-Of a recording (core/recording.py) only the header and the lines about finished requests are read here:
+Of a recording (core/recording) only the header and the lines about finished requests are read here:
 `{"type": "request", "seq", "arrival_s", "input_tokens", "output_tokens", "hash_ids", ...}`, and before it
 `{"type": "blocks", "seq", "hash_ids"}` with the first of its blocks.
 """

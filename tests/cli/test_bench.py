@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from camshaft.cli.main import main
 from camshaft.core.errors import EvidenceError
-from camshaft.core.recording import Replay
+from camshaft.core.recording.replay import Replay
 from camshaft.diagnostics.bench.overhead import Overhead
 from camshaft.diagnostics.bench.url import Target
 
@@ -126,7 +126,7 @@ def test_a_url_is_sent_the_key_at_hand_and_new_contents(
 
 def test_a_recording_without_a_step_is_not_called_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Replay(steps=0, requests=0, first_difference=None, cut_short=True)
-    monkeypatch.setattr("camshaft.core.recording.replay", lambda _: played)
+    monkeypatch.setattr("camshaft.core.recording.replay.replay", lambda _: played)
     told = run("replay", __file__)
     assert told.exit_code == 0
     assert "0 steps of 0 requests: no plan to compare; the recording was cut short there" in told.output

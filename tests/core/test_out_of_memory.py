@@ -13,7 +13,7 @@ from async_device import AsyncDevice, Clock, never
 
 from camshaft.core.config import ServeConfig
 from camshaft.core.engine import Engine
-from camshaft.core.recording import replay
+from camshaft.core.recording.replay import replay
 from camshaft.core.request import Request, SamplingParams
 from camshaft.core.schedule.plan import StepPlan
 from camshaft.core.schedule.recovery import Relief

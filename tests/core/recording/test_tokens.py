@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.core.recorded_tokens import RecordedTokens
+from camshaft.core.recording.tokens import RecordedTokens
 
 
 def lines(*sequences: tuple[str, str | None, int, list[int]]) -> list[dict[str, Any]]:
