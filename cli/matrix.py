@@ -94,7 +94,7 @@ def _load(engine: str, version: str | None) -> Table:
 
 def _chosen(table: Table, wanted: tuple[str, ...]) -> list[Flag]:
     from ..core.errors import ConfigError
-    from ..core.places import nearest
+    from ..core.wording import nearest
 
     if not wanted:
         return list(table.flags.values())
@@ -194,7 +194,7 @@ def _print_rows(header: tuple[str, ...], rows: list[tuple[str, ...]], form: str)
     print_columns(header, rows)
 
 
-@matrix.command()
+@matrix.command(short_help="Print what changed from one release to another.")
 @click.argument("start", metavar="A", shell_complete=release_names)
 @click.argument("target", metavar="B", shell_complete=release_names)
 @_engine
@@ -260,7 +260,7 @@ def _told(change: Change) -> str:
     return f"{change.what} {_value(change.before)} -> {_value(change.after)}"
 
 
-@matrix.command()
+@matrix.command(short_help="Make a release's table from its source.")
 @click.argument("version", required=False, shell_complete=release_names)
 @_engine
 @_source
@@ -336,7 +336,7 @@ def compare(dump: Path, engine: str) -> None:
         raise SystemExit(1)
 
 
-@matrix.command()
+@matrix.command(short_help="List what a release refuses, overrides or warns of.")
 @click.argument("version", required=False, shell_complete=release_names)
 @_engine
 @_format("text", "json", "markdown")
@@ -386,7 +386,7 @@ def rules(version: str | None, engine: str, form: str) -> None:
         _print_rows(("code", "severity", "change", "title", "evidence"), cells, form)
 
 
-@matrix.command()
+@matrix.command(short_help="Look each rule's evidence up in a release's source.")
 @click.argument("version", shell_complete=release_names)
 @_engine
 @_source

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ModelError
-from ..places import nearest
+from ..wording import nearest
 
 DTYPE_BYTES: dict[str, float] = {
     "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "fp8": 1,

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from ..places import Place, as_given, complaint, nearest, parse_scalar, parse_yaml, read_text, read_yaml
+from ..places import Place, parse_scalar, parse_yaml, read_text, read_yaml
+from ..wording import as_given, complaint, nearest
 from .schema import NEGATIVES, SWITCHES, ServeConfig
 from .support import unsupported
 

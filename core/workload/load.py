@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from ..places import Document, Place, as_given, complaint, nearest, read_yaml
+from ..places import Document, Place, read_yaml
+from ..wording import as_given, complaint, nearest
 from .content import WorkloadRequest
 from .generate import generate
 from .lengths import Length

@@ -16,7 +16,8 @@ from typing import Any
 
 from ...core.config import ServeConfig
 from ...core.errors import EvidenceError
-from ...core.places import load_yaml, nearest
+from ...core.places import load_yaml
+from ...core.wording import nearest
 from ..results import unit_missing
 from .logs import read_log_lines
 from .model import Evidence, LoadHints, Setting

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...core.errors import CapacityError, ConfigError
-from ...core.places import nearest
+from ...core.wording import nearest
 from ...core.workload import Workload
 from ...policies.base import PolicyError
 from ...policies.registry import load_policy

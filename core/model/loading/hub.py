@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ....kernels.cache_folder import cache_root
 from ...errors import ModelError
-from ...places import nearest
+from ...wording import nearest
 from . import GGUF_IN_FOLDER
 from .demo import demo_models, folder_of, pull
 from .folder import Progress, build, silent, write_side_files
