@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from .output import echo
+from .output import echo, user_errors
 
 EPILOG = """\b
 Examples:
@@ -50,17 +50,20 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     import httpx
 
+    from ..diagnostics.tls import hint, trusted
+
     given, url = url, url if "://" in url else f"http://{url}"
     if not re.match(r"https?://[^/]", url):
         raise click.UsageError(f"--url {given}: a server's address is needed, such as http://127.0.0.1:8000")
     headers = httpx.Headers({"Authorization": f"Bearer {api_key}"} if api_key else {}, encoding="utf-8")
     address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
+    with user_errors():
+        certificates = trusted()
     try:
-        reply = httpx.get(address, headers=headers, timeout=60, trust_env=False)
+        reply = httpx.get(address, headers=headers, timeout=60, verify=certificates, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise click.ClickException(
-            f"{url}: {str(error).rstrip('.')}; is the server running there? (--url)"
-        ) from error
+        told = hint(error) or "; is the server running there? (--url)"
+        raise click.ClickException(f"{url}: {str(error).rstrip('.')}{told}") from error
     try:
         body = reply.json()
     except ValueError:

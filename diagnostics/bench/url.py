@@ -17,6 +17,7 @@ from ...core.errors import EvidenceError
 from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ..feeder import Feeder
 from ..results import RequestRecord, Result, Targets, summarise
+from ..tls import hint, trusted
 from .gaps import TokenTimes
 from .server_metrics import MetricsWatch, ServerMetrics
 from .warm_up import WARM_UP_SEED, warm_up_load
@@ -120,7 +121,9 @@ async def _drive(
         headers["authorization"] = f"Bearer {target.api_key}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(target.timeout_s, connect=30.0)
-    async with httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        headers=headers, limits=limits, timeout=timeout, verify=trusted(), trust_env=False
+    ) as client:
         model = target.model or await _first_model(client, target)
         if warmup:
             _require_one(
@@ -149,14 +152,15 @@ async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
         return str(answer.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        hint = "; --api-key sends a key" if status in (401, 403) else ""
-        raise EvidenceError(f"{target.base}/models answers {status}{hint}") from error
+        key = "; --api-key sends a key" if status in (401, 403) else ""
+        raise EvidenceError(f"{target.base}/models answers {status}{key}") from error
     except httpx.UnsupportedProtocol as error:
         raise EvidenceError(
             f"{target.base}: an address begins with its protocol: http://{target.base}"
         ) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EvidenceError(f"{target.base}: no server answers: {error or type(error).__name__}") from error
+        why = str(error) or type(error).__name__
+        raise EvidenceError(f"{target.base}: no server answers: {why}{hint(error)}") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise EvidenceError(f"{target.base}/models lists no model; name one with --model") from error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import EvidenceError
+from ..tls import hint, trusted
 from .access import QUANTILES
 from .model import Evidence, Figure, Setting
 from .queue import growth_per_s
@@ -81,10 +82,10 @@ def _fetch(url: str) -> str:
     import httpx
 
     try:
-        answer = httpx.get(url, timeout=10, follow_redirects=True)
+        answer = httpx.get(url, timeout=10, verify=trusted(), follow_redirects=True)
         answer.raise_for_status()
     except httpx.HTTPError as error:
-        raise EvidenceError(f"{url}: {error}") from error
+        raise EvidenceError(f"{url}: {error}{hint(error)}") from error
     return answer.text
 
 
