@@ -14,7 +14,7 @@ _EXAMPLE = (
     "  description: latency first, at 64 sequences",
     "  order: fair_share",
     "  chunking: {name: adaptive, itl_target_ms: 30}  # a part with parameters",
-    "  knobs: {max_num_seqs: 64}                      # one given in the configuration wins",
+    "  knobs: {max_num_seqs: 64}                      # the configuration wins",
 )
 
 
@@ -48,7 +48,7 @@ def list_policies(parts: bool, form: str) -> None:
         echo(f"{name:<{width}}  (offered by an installed package; a policy file has to name it)")
 
 
-@policies.command()
+@policies.command(short_help="Show a policy file's parts and parameters.")
 @click.argument("source", metavar="POLICY", shell_complete=policy_names)
 @format_option
 def show(source: str, form: str) -> None:

@@ -56,9 +56,8 @@ class Batching(Part):
 
 
 def describe(part: type[Part]) -> dict[str, Any]:
-    """A part's name, its first docstring line (empty without one) and its parameters with defaults."""
+    """A part's first docstring line (empty without one) and its parameters with defaults."""
     return {
-        "name": part.name,
         "what": (part.__doc__ or "").strip().partition("\n")[0],
         "parameters": {
             key: {"default": field.get_default(call_default_factory=True), "what": field.description or ""}

@@ -139,7 +139,9 @@ def parts(kind: str) -> dict[str, type[Part]]:
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
     """Every built-in part by kind, with what it does and its parameters."""
-    return {kind: [describe(part) for part in parts(kind).values()] for kind in _KINDS}
+    return {
+        kind: [{"name": name, **describe(part)} for name, part in parts(kind).items()] for kind in _KINDS
+    }
 
 
 def plugins() -> dict[str, Any]:

@@ -72,8 +72,6 @@ def test_a_part_of_an_installed_package_is_shown_as_any_other(
             return ()
 
     class Silent(registry.Victim):
-        name = "silent"
-
         def key(self, view: Any, step: Any) -> tuple[int, ...]:
             return ()
 
