@@ -24,7 +24,7 @@ def config() -> None:
     """Show effective configuration values, or the schema; list what ships."""
 
 
-@config.command("list")
+@config.command("list", short_help="List what ships: presets, loads, GPUs, models, policies.")
 @click.argument("kind", required=False, type=click.Choice(list(LISTED)))
 @format_option
 def list_names(kind: str | None, form: str) -> None:
@@ -41,7 +41,7 @@ def list_names(kind: str | None, form: str) -> None:
             echo(f"{'' if kind else '  '}{row[0]:<{width}}  {row[1]}".rstrip())
 
 
-@config.command()
+@config.command(short_help="Print every effective value and where it came from.")
 @click.argument("source", metavar="CONFIG", shell_complete=presets)
 @set_option
 @click.option(
@@ -159,7 +159,7 @@ def _shown(name: str, value: Any) -> str:
     return json.dumps(_public(name, value))
 
 
-@config.command()
+@config.command(short_help="Print the JSON Schema of configurations or of loads.")
 @click.option(
     "--of",
     "kind",

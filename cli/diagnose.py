@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..diagnostics.diagnose import Report
     from ..diagnostics.evidence import Evidence
 
-EPILOG = f"""{SLO_HELP} A load keeps them where {GOOD}; ttft_p99=1s asks for 99 %.
+EPILOG = f"""{SLO_HELP} A load keeps them where {GOOD}.
 
 Figures that --observed understands (a statistic and the unit in the name, or the unit behind the number:
 ttft_p99_s=4.2, itl_p50_ms=30, ttft_p99=4.2s; also vLLM's own names, and words such as low or rising): running, waiting,

@@ -33,13 +33,15 @@ class LazyGroup(click.Group):
     """A group that knows its commands' names and help lines without importing them."""
 
     def main(self, *args: Any, **keys: Any) -> Any:
-        """A full disk behind the output, too, ends a command with one line."""
+        """A full disk, behind the output or elsewhere, ends a command with one line."""
         try:
             return super().main(*args, **keys)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            click.echo(
+                f"Error: {error.strerror}" + (f": {error.filename}" if error.filename else ""), err=True
+            )
             # Python writes the rest as it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)

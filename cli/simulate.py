@@ -37,7 +37,7 @@ EXCLUDED = (
 )
 
 EPILOG = f"""{SLO_HELP} With --until-saturation a rate holds where
-{GOOD} (ttft_p99=1s asks for 99 %), the server's filling left out, and it is below what a full server gets through.
+{GOOD}, the server's filling left out, and it is below what a full server gets through.
 
 {LOAD_HELP}
 

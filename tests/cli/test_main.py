@@ -34,6 +34,19 @@ def test_misspelt_command_names_the_nearest() -> None:
     assert "Did you mean 'serve'?" in result.output
 
 
+@pytest.mark.parametrize(("path", "told"), [(None, ""), ("/full/model.gguf", ": /full/model.gguf")])
+def test_a_full_disk_that_is_not_the_outputs_is_told_as_such(path: str | None, told: str) -> None:
+    probe = (
+        "from camshaft.cli import main, pull\n"
+        f"def full(*_, **__): raise OSError(28, 'No space left on device', {path!r})\n"
+        "pull.pull.callback = full\n"
+        "main.main(['pull'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == f"Error: No space left on device{told}\n"
+
+
 @pytest.mark.parametrize("words", [["--help"], ["config", "list"], ["serve", "--help"], ["policies", "list"]])
 def test_a_full_disk_is_told_in_a_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -41,4 +54,4 @@ def test_a_full_disk_is_told_in_a_line(words: list[str]) -> None:
             [sys.executable, "-m", "camshaft", *words], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert ended.returncode == 1
-    assert ended.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert ended.stderr == "Error: No space left on device\n"

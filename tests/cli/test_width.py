@@ -78,6 +78,7 @@ def test_nothing_is_wider_than_the_terminal(
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     wide = [shown for shown in done.output.splitlines() if len(shown) > 80 and len(shown.split()) > 1]
     assert wide == []
+    assert not re.search(r"\w\.\.\.$", done.output, re.MULTILINE), "a line of help is cut short"
 
 
 def test_what_is_folded_loses_no_word_and_hangs_below_its_column() -> None:
