@@ -77,6 +77,8 @@ def read_shape(path: str | Path) -> ModelShape:
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
+        if not file.exists():
+            raise ModelError(f"{file}: no such file; a model folder needs a config.json")
     return shape_from_config(read_json(file, strict=False), name=file.parent.name)
 
 

@@ -119,6 +119,11 @@ def test_a_file_that_holds_no_model_is_refused(tmp_path: Path, text: str) -> Non
         read_shape(tmp_path)
 
 
+def test_a_folder_without_a_model_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no such file; a model folder needs a config\.json"):
+        read_shape(tmp_path)
+
+
 def test_latent_attention_caches_576_elements_a_layer() -> None:
     assert kv_bytes_per_token_per_layer(shape_from_config(DEEPSEEK_V3), "bfloat16") == 576 * 2
 
