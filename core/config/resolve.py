@@ -277,8 +277,9 @@ def _refuse_contradictions(loaded: LoadedConfig, values: dict[str, Effective]) -
         return values[name].value
 
     def place(*names: str) -> str:
-        """Where the first of the knobs that somebody wrote stands."""
-        written = (name for name in names if values[name].origin in ("given", "preset", "unknown"))
+        """Where the first of the knobs that somebody wrote stands; what a preset brings comes last."""
+        written = [name for name in names if values[name].origin in ("given", "unknown")]
+        written += [name for name in names if values[name].origin == "preset"]
         found = next((loaded.entries[name].place for name in written if name in loaded.entries), None)
         return f"{found}: " if found else ""
 

@@ -187,6 +187,8 @@ def test_a_wrong_policy_is_refused_with_its_place() -> None:
 def test_values_that_can_never_work_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_num_seqs 600 is more than max_num_batched_tokens 512"):
         resolved(CPU, shape(), max_num_seqs=600)
+    with pytest.raises(ConfigError, match=r"^--set max_num_batched_tokens: max_num_seqs 32 is more than"):
+        resolve(load_config("cpu-demo", ["max_num_batched_tokens=4"]), CPU, shape())
     with pytest.raises(ConfigError, match="a prompt that long could never run"):
         resolved(CPU, shape(), enable_chunked_prefill=False, max_num_batched_tokens=64)
     assert told(resolved(CPU, shape(), max_num_batched_tokens=8), "max_num_seqs") == (8, "derived")
