@@ -83,18 +83,19 @@ def _field(
     default = default_of_value(default_of(evaluator, field))
     computed = isinstance(default, Unknown)
     place = resolvers.of_field(field) if default is None else None
-    literal = next((part for part in parts if isinstance(part, TypeForm) and part.origin == LITERAL), None)
     enum = next(
         (part for part in parts if isinstance(part, ClassValue) and evaluator.classes.is_enum(part)), None
     )
     choices: list[Any] | None = None
-    if literal is not None and str not in parts:
-        choices = list(literal_options(evaluator, literal))
+    if all(part is NONE or _is_literal(part) for part in parts) and any(map(_is_literal, parts)):
+        choices = [
+            option for part in parts if _is_literal(part) for option in literal_options(evaluator, part)
+        ]
         if NONE in parts:
             choices.append(None)
     return Field(
         name=name,
-        type="enum" if enum is not None else _type(evaluator, parts, literal),
+        type="enum" if enum is not None else _type(evaluator, parts),
         default=None if computed else default,
         choices=choices,
         bounds=field.bounds,
@@ -102,12 +103,16 @@ def _field(
     )
 
 
-def _type(evaluator: Evaluator, parts: list[Any], literal: TypeForm | None) -> str:
+def _is_literal(part: Any) -> bool:
+    return isinstance(part, TypeForm) and part.origin == LITERAL
+
+
+def _type(evaluator: Evaluator, parts: list[Any]) -> str:
     names = []
     for part in parts:
         kind = part.origin if isinstance(part, TypeForm) else part
-        if literal is not None and part is literal:
-            names.append(type(literal_options(evaluator, literal)[0]).__name__)
+        if _is_literal(part):
+            names.append(type(literal_options(evaluator, part)[0]).__name__)
         elif isinstance(kind, type):
             names.append({NONE: "null", dict: "json"}.get(kind, kind.__name__))
         elif _has_fields(evaluator, kind):

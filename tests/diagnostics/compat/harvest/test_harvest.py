@@ -141,6 +141,17 @@ def test_the_bounds_of_a_number_are_kept(found: Harvest) -> None:
     assert found.flags["--size"].bounds == {}
 
 
+def test_the_keys_of_an_object_have_the_types_and_choices_of_its_fields(found: Harvest) -> None:
+    keys = found.flags["--extra-config"].nested
+    assert {name: (key.type, key.choices) for name, key in keys.items()} == {
+        "name": ("str", None),
+        "inner": ("json", None),
+        "inner.depth": ("int", None),
+        "grade": ("str", ["a", "b", "c", None]),
+        "width": ("int|str", None),
+    }
+
+
 def test_deprecations_come_from_help_and_from_a_custom_action(found: Harvest) -> None:
     assert found.flags["--old"].deprecated == "deprecated; to be removed in 0.9.0; use --size"
     assert found.flags["--gone"].deprecated == "deprecated; to be removed in 0.8.0; use --size"
