@@ -144,9 +144,7 @@ def test_the_bounds_of_a_number_are_kept(found: Harvest) -> None:
 def test_the_keys_of_an_object_have_the_types_and_choices_of_its_fields(found: Harvest) -> None:
     keys = found.flags["--extra-config"].nested
     assert {name: (key.type, key.choices) for name, key in keys.items()} == {
-        "name": ("str", None),
-        "inner": ("json", None),
-        "inner.depth": ("int", None),
+        "depth": ("int", None),
         "grade": ("str", ["a", "b", "c", None]),
         "width": ("int|str", None),
     }
