@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import re
 from functools import cache
 from typing import TypeVar
 
@@ -14,11 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...errors import RequestError
 from .faults import HttpFault
+from .mistakes import explained
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_PATH = re.compile(r" - at `(?:key` in `)?\$(?:\.?)([^`]*)`$")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _MAX_NAMES = 8
 _MAX_TOLD = 256
 _MAX_BYTES_SEARCHED = 1 << 20  # names are looked for in no larger body
@@ -103,17 +101,14 @@ def _tell_unknown(names: list[str]) -> None:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """Raises RequestError; its message holds a path and what was expected there, never a value."""
+    """Raises RequestError; its message names the field and what it must be, and never holds a value."""
     try:
         return _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
-        message = str(error)
-        found = _PATH.search(message)
-        missing = _MISSING.match(message)
-        path = [part[1] for part in (found, missing) if part is not None and part[1]]
-        raise RequestError(message, ".".join(path)[:200] or None) from None
+        raise RequestError(*explained(str(error))) from None
     except msgspec.DecodeError as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from None
+        why = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
+        raise RequestError(f"the body is not valid JSON: {why}") from None
     except UnicodeDecodeError:
         raise RequestError("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:

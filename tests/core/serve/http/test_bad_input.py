@@ -173,8 +173,8 @@ def test_refusals_name_the_field(server: Running, fields: dict[str, Any], param:
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({}, "messages", "missing required field"),
-        ({"messages": [{}]}, "messages[0].role", "missing required field"),
+        ({}, "messages", "is missing"),
+        ({"messages": [{}]}, "messages[0].role", "is missing"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content", "its text"),
     ],
 )
