@@ -105,7 +105,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
-        raise RequestError(*explained(str(error))) from None
+        raise RequestError(*explained(str(error), kind)) from None
     except msgspec.DecodeError as error:
         why = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
         raise RequestError(f"the body is not valid JSON: {why}") from None

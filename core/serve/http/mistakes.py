@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any, get_args, get_type_hints
 
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key` in `)?\$\.?(?P<path>[^`]*)`)?", re.DOTALL)
 _TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
@@ -22,8 +23,11 @@ _SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _MAX_PARAM_CHARS = 200
 
 
-def explained(message: str) -> tuple[str, str | None]:
-    """A sentence that names the field, and the field's path (None: the body itself), of a ValidationError's text."""
+def explained(message: str, kind: type[Any]) -> tuple[str, str | None]:
+    """A sentence that names the field, and the field's path (None: the body itself), of a ValidationError's text.
+
+    kind: what the body should have been.
+    """
     fault = _FAULT.fullmatch(message)
     what, path = (fault["what"], fault["path"] or "") if fault else (message, "")
     # Of a mapping msgspec names no key, for a client chose it.
@@ -34,7 +38,14 @@ def explained(message: str) -> tuple[str, str | None]:
         path = f"{path}.{missing[1]}".removeprefix(".")
         return f"{path} is missing", path[:_MAX_PARAM_CHARS]
     subject = f"{member}{path[:_MAX_PARAM_CHARS]}" if path else "the body"
+    if what.startswith("Invalid enum value"):
+        return f"{subject} must be {' or '.join(_choices(kind, path))}", path
     return f"{subject} {_rest(what)}", path[:_MAX_PARAM_CHARS] or None
+
+
+def _choices(kind: type[Any], name: str) -> list[str]:
+    """The values that a field of type `Literal[...] | None` may have."""
+    return [str(value) for part in get_args(get_type_hints(kind)[name]) for value in get_args(part)]
 
 
 def _rest(what: str) -> str:

@@ -145,6 +145,8 @@ def test_a_context_that_is_too_long_is_said_in_the_words_that_clients_look_for(
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"guided_json": {}}, "guided_json"),
+        ({"truncation_side": "up"}, "truncation_side"),
+        ({"watermarking": True}, "watermarking"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"deadline_ms": 0}, "deadline_ms"),
         ({"cache_salt": ""}, "cache_salt"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -64,6 +64,15 @@ def test_a_mistake_is_told_in_a_sentence(fields: dict[str, Any], param: str, mes
 def test_a_body_that_is_no_request(body: bytes, param: str | None, message: str) -> None:
     error = refusal(body, ChatRequest)
     assert (error.param, str(error)) == (param, message)
+
+
+class _Sided(msgspec.Struct):
+    side: Literal["left", "right"] | None = None
+
+
+def test_a_value_that_is_not_among_the_known_ones_is_not_repeated() -> None:
+    error = refusal(b'{"side": "<script>"}', _Sided)
+    assert (error.param, str(error)) == ("side", "side must be left or right")
 
 
 _VALUES = st.recursive(
