@@ -63,7 +63,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     trust = service.config.trust_request_chat_template
     prompt = await chat_prompt(service.tokenizer, service.limits, body, service.chat_template, trust)
     most = body.max_completion_tokens or body.max_tokens
-    prompt = truncated(prompt, body.truncate_prompt_tokens, service.limits, most)
+    prompt = truncated(prompt, body, service.limits, most)
     check_length(len(prompt), service.limits)
     bad_words = await bad_word_ids(body, service.tokenizer)
     check_listed_ids(body, bad_words, body.n or 1)

@@ -52,10 +52,8 @@ async def completions(service: Service, request: Request) -> Response:
     prompts = await completion_prompts(
         service.tokenizer, service.limits, body.prompt, body.add_special_tokens is not False
     )
-    keep = body.truncate_prompt_tokens
-    prompts = [
-        truncated(ids, keep, service.limits, body.max_tokens or COMPLETION_MAX_TOKENS) for ids in prompts
-    ]
+    most = body.max_tokens or COMPLETION_MAX_TOKENS
+    prompts = [truncated(ids, body, service.limits, most) for ids in prompts]
     bad_words = await bad_word_ids(body, service.tokenizer)
     check_listed_ids(body, bad_words, len(prompts) * (body.n or 1))
     want: list[Wanted] = []

@@ -28,6 +28,8 @@ _REFUSED = (
     "repetition_detection",
     "thinking_token_budget",
     "kv_transfer_params",
+    "ec_transfer_params",
+    "watermarking",
     "vllm_xargs",
     "use_beam_search",
 )

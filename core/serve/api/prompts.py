@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import RequestError
 from .tools import check_tools, require_readable, with_arguments_parsed
-from .wire import ChatRequest, ContentPart, Message, Prompt, TokenizeRequest
+from .wire import ChatRequest, ContentPart, Message, Prompt, SamplingFields, TokenizeRequest
 
 R = TypeVar("R")
 
@@ -136,13 +136,18 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
         raise RequestError(f"token id {highest} is not below the vocabulary size {vocab_size}", param)
 
 
-def truncated(ids: list[int], keep: int | None, limits: Limits, max_tokens: int | None) -> list[int]:
-    """The last `keep` of a prompt's tokens; for -1 as many as leave room for `max_tokens`. Raises RequestError."""
+def truncated(ids: list[int], body: SamplingFields, limits: Limits, max_tokens: int | None) -> list[int]:
+    """The prompt's tokens, cut to truncate_prompt_tokens; for -1 to as many as leave room for `max_tokens`.
+
+    Raises RequestError.
+    """
+    keep = body.truncate_prompt_tokens
     if keep is None:
         return ids
     if keep == 0:
         raise RequestError("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
-    return ids[-(keep if keep > 0 else max(1, limits.max_model_len - (max_tokens or 1))) :]
+    count = keep if keep > 0 else max(1, limits.max_model_len - (max_tokens or 1))
+    return ids[:count] if body.truncation_side == "right" else ids[-count:]
 
 
 def check_length(prompt_len: int, limits: Limits) -> None:

@@ -14,7 +14,7 @@ from ...errors import RequestError
 from ...messages import AddRequest
 from ...request import SamplingParams
 from ..engine.client import EngineClient
-from ..http.faults import HttpFault
+from ..http.faults import HttpFault, LatestFaults
 from ..observe.metrics import Metrics
 from ..text.detokenize import TokenText
 from ..text.generation import Generation, Sequence, sequence_id
@@ -53,6 +53,7 @@ class Service:
     model_names: tuple[str, ...]
     chat_template: str | None = None  # replaces the tokenizer's own
     draining: bool = False
+    faults: LatestFaults = field(default_factory=LatestFaults)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def check_model(self, name: str | None) -> str:

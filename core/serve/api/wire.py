@@ -6,7 +6,7 @@ Absent and null mean the same. Unknown fields are ignored; known fields that the
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -63,6 +63,7 @@ class SamplingFields(Struct, kw_only=True):
     deadline_ms: Annotated[float, Meta(gt=0.0, le=1e12)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None  # -1: to what fits
+    truncation_side: Literal["left", "right"] | None = None  # left: the last tokens stay
     request_id: str | None = None  # an X-Request-Id wins
     # known, and refused unless they ask for nothing
     use_beam_search: bool | None = None
@@ -79,6 +80,8 @@ class SamplingFields(Struct, kw_only=True):
     repetition_detection: Any = None
     thinking_token_budget: Any = None
     kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    watermarking: Any = None
     vllm_xargs: Any = None
 
 

@@ -119,9 +119,8 @@ class Sequence:
                 pending.logprobs.append(output.logprobs[position])
             if self._ends_here(output, position):
                 continue  # the text of a stop token is not part of the answer
-            text = self.detokenizer.push(token)
-            if self.num_tokens > rules.min_tokens:
-                text = self.stops.push(text, rules.keep_stop)
+            may_match = self.num_tokens > rules.min_tokens
+            text = self.stops.push(self.detokenizer.push(token), rules.keep_stop, may_match)
             pending.text += self._count(text)
             if self.stops.matched is not None:
                 self._end("stop", self.stops.matched)

@@ -235,6 +235,10 @@ def test_min_tokens_delays_stop_strings(server: Running) -> None:
     choice = ask(server, "ab ab ab ab", stop="ab", min_tokens=3)["choices"][0]
     assert choice["text"].startswith("ab")
     assert choice["finish_reason"] == "stop"
+    ids = server.tokenizer.encode("the quick brown fox")
+    begun = server.tokenizer.decode(ids[:2])  # of a stop string that the third token ends
+    choice = ask(server, ids, stop=server.tokenizer.decode(ids[:3])[1:], min_tokens=2)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (begun[:1], "stop")
 
 
 def test_stop_token_ids(server: Running) -> None:
@@ -283,6 +287,8 @@ def test_truncated_prompt(server: Running) -> None:
     body = ask(server, ids, truncate_prompt_tokens=2)
     assert body["usage"]["prompt_tokens"] == 2
     assert body["choices"][0]["text"] == server.tokenizer.decode(ids[-2:])
+    first = ask(server, ids, truncate_prompt_tokens=2, truncation_side="right")
+    assert first["choices"][0]["text"] == server.tokenizer.decode(ids[:2])
     fitting = ask(server, [5] * 400, truncate_prompt_tokens=-1, max_tokens=40)
     assert fitting["usage"]["prompt_tokens"] == 256 - 40
     refused = server.post(PATH, {"prompt": "x", "truncate_prompt_tokens": 0})

@@ -15,9 +15,21 @@ def by_character(text: str, stops: list[str]) -> tuple[str, str | None]:
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
-            stop = max(complete, key=len)
+            stop = complete[0]
             return text[: end - len(stop)], stop
     return text, None
+
+
+def test_a_stop_string_may_begin_where_none_may_end() -> None:
+    checker = StopStrings(["abab"])
+    assert checker.push("xababa", may_match=False) == "xab"
+    assert checker.push("by") == ""
+    assert checker.matched == "abab"
+
+
+def test_the_first_one_given_wins_at_the_same_character() -> None:
+    assert in_pieces(["xab"], ["b", "ab"]) == (["xa"], "b")
+    assert in_pieces(["xab"], ["ab", "b"]) == (["x"], "ab")
 
 
 def in_pieces(pieces: list[str], stops: list[str], keep: bool = False) -> tuple[list[str], str | None]:
