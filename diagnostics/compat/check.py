@@ -16,20 +16,8 @@ from .checks.unread import unread_findings, unread_values
 from .facts.model_input import known_facts
 from .facts.sheets import with_sheet
 from .inputs.base import Configuration
+from .releases.names import NAMED
 from .releases.versions import Version
-
-# Options whose values name parts of the engine (`checks.names`).
-NAMED = frozenset(
-    {
-        "--attention-backend",
-        "--kv-cache-dtype",
-        "--kv-transfer-config",
-        "--load-format",
-        "--quantization",
-        "--reasoning-parser",
-        "--tool-call-parser",
-    }
-)
 
 
 def check(

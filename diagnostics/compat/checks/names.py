@@ -15,6 +15,7 @@ from ..releases.names import names
 from ..releases.versions import parse
 from .context import Context
 from .findings import Edit, Finding
+from .values import left
 from .words import close_to, shortened
 
 # Options whose names a plugin may add to, and what then tells the checker so.
@@ -24,6 +25,8 @@ PLUGINS = {"--load-format", "--quantization"}
 CONNECTOR = "--kv-transfer-config.kv_connector"
 # What people write for "no such thing", which no plugin is called.
 NOTHING = {"none", "null", "no", "false", "off"}
+# What the first attention backends of V1 had behind their names.
+V1 = "_VLLM_V1"
 BACKEND_VARIABLE = "VLLM_ATTENTION_BACKEND"
 # Before this release an unknown name in the variable chose the default backend (vllm/attention/selector.py).
 RAISES_SINCE = parse("0.10.2")
@@ -53,8 +56,6 @@ def _of_use(context: Context, use: Use) -> Iterator[Finding]:
         return  # never looked up
     if flag.name in OPEN and context.gives(OPEN[flag.name]):
         return
-    if context.changes.value_gone(flag.name, use.value, context.target):
-        return  # reported with its reason
     common = {"place": use.value_place, "flags": (flag.name,)}
     yield from _judge(context, flag.name, use.value, flag.name, common)
 
@@ -79,7 +80,12 @@ def _judge(
     evidence = f"{context.target} registry behind {option}"
     lives = names(context.engine)[option].get(_as_known(option, value), [])
     gone = [until for _, until in lives if until is not None and parse(until) <= context.target]
+    record = context.changes.value_gone(option, value, context.target)
+    if record is not None:
+        yield left(record, common["place"], shown, common.get("env", ()))
+        return
     later = [since for since, _ in lives if parse(since) > context.target]
+    near = near if not gone or near == _as_known(option, value).removesuffix(V1) else None
     hint = f"Did you mean {near}?" if near else f"Use one of {shortened(_current(context, option))}."
     whole = "flags" in common and "." not in option
     edits = (Edit("set", option, value=near, safe=False),) if near and whole else ()
@@ -134,7 +140,7 @@ def known_name(context: Context, option: str, value: str) -> tuple[bool, str | N
     current, name = _current(context, option), _as_known(option, value)
     if not current or name in current:
         return True, name
-    plain = name.removesuffix("_VLLM_V1")
+    plain = name.removesuffix(V1)
     if plain in current:
         return False, plain
     longer = [

@@ -12,7 +12,7 @@ from ..releases.table import option_of
 from .bounds import leaves
 from .context import Context
 from .findings import Change, Finding
-from .values import choice_history
+from .values import choice_history, left
 from .words import close_to, instead, shortened
 
 
@@ -44,7 +44,9 @@ def _key(context: Context, use: Use, path: str, value: Any) -> Iterator[Finding]
             evidence=f"{context.target} {use.flag.evidence}",
         )
     if field.choices and isinstance(value, (str, int)) and value not in field.choices:
-        yield _choice(context, use, path, value, field.choices)
+        went = context.changes.value_gone(f"{use.flag.name}.{path}", value, context.target)
+        told = f"Key {path!r} of {use.flag.name}:"
+        yield left(went, use.value_place, told) if went else _choice(context, use, path, value, field.choices)
 
 
 FEATURES = {
@@ -100,15 +102,16 @@ def _gone(context: Context, spans: list[Span]) -> Span | None:
 
 
 def _choice(context: Context, use: Use, path: str, value: Any, choices: list[Any]) -> Finding:
-    since = choice_history(*context.keys(use.flag.name).choice_span(path, value, context.target))
+    gone, comes = context.keys(use.flag.name).choice_span(path, value, context.target)
     return Finding(
         code="FL-09",
         severity="error",
         change="choice",
-        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}{since}; it takes {shortened(choices)}.",
+        message=f"Key {path!r} of {use.flag.name} does not take {value!r} at {context.target}"
+        f"{choice_history(gone, comes)}; it takes {shortened(choices)}.",
         place=use.value_place,
         flags=(use.flag.name,),
-        fix=instead(str(value), choices),
+        fix=instead(str(value), choices, misspelled=gone is None),
         evidence=f"{context.target} {use.flag.evidence}",
         stops=True,
     )

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ....core.places import Place
 from ..facts.model import model_facts
 from ..inputs.base import Entry, Word
 from ..parsing.arguments import Argument
 from ..parsing.conversion import LEVELS
 from ..parsing.parser import Misuse, Use
+from ..releases.changes import ValueChange
+from ..releases.names import NAMED
 from ..releases.table import Flag
 from ..releases.versions import Version, parse
 from .context import Context
@@ -49,9 +52,7 @@ def refused(context: Context, misuse: Misuse) -> Finding:
         return switch_value(context, misuse, common)
     gone = context.changes.value_gone(name, given, context.target)
     if gone is not None:
-        return _left(
-            gone.flag, given, gone.why, gone.gone, gone.fix, gone.rename, common | {"evidence": gone.evidence}
-        )
+        return left(gone, misuse.option.place)
     if misuse.kind == "bad_choice":
         return _bad_choice(context, misuse, given, common)
     return Finding(
@@ -123,18 +124,22 @@ def switch_value(context: Context, misuse: Misuse, common: dict[str, Any]) -> Fi
     )
 
 
-def _left(
-    flag: str, value: str, why: str, gone: str, fix: str | None, rename: str | None, common: dict[str, Any]
-) -> Finding:
-    """A value whose feature was taken out of the release."""
-    edits = (Edit("set", flag, value=rename, safe=False),) if rename else ()
+def left(gone: ValueChange, place: Place, shown: str | None = None, env: tuple[str, ...] = ()) -> Finding:
+    """A value whose feature was taken out of the release, of an option or of the variable in `env`."""
+    flag = gone.flag.partition(".")[0]
+    whole = gone.rename and flag == gone.flag and not env
     return Finding(
         code="FL-18",
+        severity="error",
         change="removed",
-        message=f"{flag} {value} is not in the release from {gone} on: {why}.",
-        fix=fix,
-        edits=edits,
-        **common,
+        message=f"{shown or gone.flag} {gone.value} is not in the release from {gone.gone} on: {gone.why}.",
+        place=place,
+        flags=() if env else (flag,),
+        env=env,
+        fix=gone.fix,
+        evidence=gone.evidence,
+        stops=True,
+        edits=(Edit("set", flag, value=gone.rename, safe=False),) if whole else (),
     )
 
 
@@ -163,25 +168,17 @@ def _bad_choice(context: Context, misuse: Misuse, given: str, common: dict[str, 
         code="FL-09",
         change="choice",
         message=f"{flag.name} does not take {given!r} at {context.target}{since}; it takes {shortened(choices)}.",
-        fix=instead(given, choices),
+        fix=instead(given, choices, misspelled=gone is None),
         **common,
     )
 
 
 def value_gone(context: Context, use: Use) -> Iterator[Finding]:
+    """A value that the release's parser takes and the release no longer knows; names are looked up in their own list."""
     gone = context.changes.value_gone(use.flag.name, use.value, context.target) if use.values else None
-    if gone is None:
-        return
-    if use.flag.choices and use.value in use.flag.choices:
-        return
-    common = {
-        "severity": "error",
-        "place": use.value_place,
-        "flags": (use.flag.name,),
-        "evidence": gone.evidence,
-        "stops": True,
-    }
-    yield _left(gone.flag, gone.value, gone.why, gone.gone, gone.fix, gone.rename, common)
+    choices = use.flag.choices or []
+    if gone is not None and use.value not in choices and use.flag.name not in NAMED:
+        yield left(gone, use.value_place)
 
 
 GGUF = re.compile(r"\.gguf$|GGUF:\w+$", re.I)

@@ -19,8 +19,8 @@ def close_to(name: str, known: Iterable[Any], cutoff: float = 0.6) -> str | None
     return found[0] if found else None
 
 
-def instead(name: str, choices: Iterable[Any]) -> str:
-    """What to write for a value that is none of the choices."""
+def instead(name: str, choices: Iterable[Any], misspelled: bool = True) -> str:
+    """What to write for a value that is none of the choices; one that was a choice once is not `misspelled`."""
     choices = list(choices)
-    near = close_to(name, choices)
+    near = close_to(name, choices) if misspelled else None
     return f"Did you mean {near!r}?" if near else f"Use one of {shortened(choices)}."

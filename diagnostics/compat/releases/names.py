@@ -10,6 +10,18 @@ from pathlib import Path
 
 import msgspec
 
+# Options whose values name parts of the engine.
+NAMED = frozenset(
+    {
+        "--attention-backend",
+        "--kv-cache-dtype",
+        "--kv-transfer-config",
+        "--load-format",
+        "--quantization",
+        "--reasoning-parser",
+        "--tool-call-parser",
+    }
+)
 Lives = list[tuple[str, str | None]]
 
 

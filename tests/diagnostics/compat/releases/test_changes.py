@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+
 import pytest
 
 from camshaft.diagnostics.compat.checks.codes import own_codes
@@ -58,11 +61,49 @@ def test_default_changes_are_what_the_tables_say(change: DefaultChange) -> None:
         assert str(int(new.default)) == change.new if isinstance(new.default, bool) else True
 
 
+def went() -> dict[tuple[str, str], str]:
+    """(option or key, name or choice) and the release without it, of those that the newest release lacks."""
+    found = {
+        (option, name): str(lives[-1][1])
+        for option, known in names("vllm").items()
+        for name, lives in known.items()
+        if lives[-1][1] is not None
+    }
+    tables = [table.load("vllm", version) for version in RELEASES]
+    for before, after in pairwise(tables):
+        for option, choices in choices_of(before).items():
+            left = (
+                choices - choices_of(after).get(option, choices) - choices_of(tables[-1]).get(option, choices)
+            )
+            found |= {
+                (option, choice): str(after.version) for choice in left if (option, choice) not in found
+            }
+    return found
+
+
+@cache
+def choices_of(release: table.Table) -> dict[str, set[str]]:
+    """The choices of each option, and of each JSON key behind its option and a dot."""
+    flags = release.flags.values()
+    given = {flag.name: flag.choices for flag in flags}
+    given |= {f"{flag.name}.{key}": field.choices for flag in flags for key, field in flag.nested.items()}
+    return {name: set(map(str, choices)) - {"None"} for name, choices in given.items() if choices}
+
+
+WENT = went()
+
+
 @pytest.mark.parametrize("change", DATA.values, ids=lambda change: f"{change.flag} {change.value}")
 def test_values_went_when_the_data_says(change: ValueChange) -> None:
-    known = names("vllm").get(change.flag, {}).get(change.value)
-    assert known is not None
-    assert known[-1][1] == change.gone
+    assert WENT[change.flag, change.value] == change.gone
+
+
+def test_every_name_and_choice_that_went_has_a_reason_and_what_to_do() -> None:
+    told = {(change.flag, change.value) for change in DATA.values if change.fix}
+    shorter = {(option, name) for option, name in WENT if name.endswith("_VLLM_V1")}
+    newest = table.load("vllm", RELEASES[-1])
+    kept = {(option, value) for option, value in WENT if option.partition(".")[0] in newest.flags}
+    assert sorted(kept - told - shorter) == []
 
 
 @pytest.mark.parametrize("name", list(DATA.variables))
