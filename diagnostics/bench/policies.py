@@ -142,12 +142,12 @@ def _chunks(chunked: Result, whole: Result) -> str:
         return ""
     share = chunked.throughput_output_tokens_per_s / whole.throughput_output_tokens_per_s
     figures = (
-        f"p99 between tokens {chunked.itl_ms.p99:.0f} ms against {whole.itl_ms.p99:.0f} ms, at {share:.0%} of "
+        f"p99 between tokens {chunked.itl_ms.p99:,.0f} ms against {whole.itl_ms.p99:,.0f} ms, at {share:.0%} of "
         "the throughput"
     )
     if chunked.itl_ms.p99 < whole.itl_ms.p99:
         return f"Chunks cap how long a prompt can stall a stream: {figures}; the same tokens are computed, in smaller steps."
-    longest = f"the longest stall is {chunked.itl_ms.max:.0f} ms against {whole.itl_ms.max:.0f} ms"
+    longest = f"the longest stall is {chunked.itl_ms.max:,.0f} ms against {whole.itl_ms.max:,.0f} ms"
     if chunked.itl_ms.max < whole.itl_ms.max:
         return f"Chunks cap the longest stall of a stream: {longest}; more steps carry a part of a prompt: {figures}."
     return f"Chunks did not shorten the longest stalls in this run: {longest}; {figures}."

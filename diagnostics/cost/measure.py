@@ -63,10 +63,12 @@ class Timings:
 
     def spread(self) -> float:
         """How much a kind of step varied between rounds: half the range of its middle half, as a share of the
-        median; the median over all kinds.
+        median; the median over all kinds that were timed more than once, undisturbed if any were.
         """
         shares = []
-        for values in self.kept().values():
+        for values in (self.by_point or self.disturbed).values():
+            if len(values) < 2:
+                continue
             low, middle, high = np.percentile(values, (25, 50, 75))
             shares.append((high - low) / 2 / middle)
         return float(np.median(shares)) if shares else 0.0

@@ -149,7 +149,14 @@ def test_disturbed_steps_count_only_where_there_are_no_others() -> None:
     assert timings.fewest([point]) == 3
     assert timings.fewest([point, other]) == 0
     assert timings.disturbed_share() == pytest.approx(6 / 9)
-    assert timings.spread() == pytest.approx(0.5 / 11 / 2)
+    assert timings.spread() == pytest.approx(0.5 / 11)
+
+
+def test_steps_that_were_all_disturbed_vary_too() -> None:
+    timings = Timings()
+    for ms in (30.0, 40.0, 50.0):
+        timings.add(Point(decodes=1, context=16), ms, quiet=False)
+    assert timings.spread() == pytest.approx(5 / 40)
 
 
 def test_a_cache_too_small_to_measure_is_refused() -> None:
