@@ -19,8 +19,7 @@ Examples:
   engine explain hello                        # sent with X-Request-Id: hello
   engine explain chatcmpl-3f9c... --url http://127.0.0.1:9000 --every-token
 
-Exit status: 0 told, 1 no answer or the request is not known there: refused with an error, or forgotten since; 2 no
-address of a server.
+Exit status: 0 told, 1 no answer or the request is not known there, or forgotten since; 2 no address of a server.
 """
 
 
@@ -31,7 +30,7 @@ address of a server.
 @click.option("--every-token", is_flag=True, help="A line for each token, not for each run of tokens.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain(request_id: str, url: str, api_key: str | None, every_token: bool, form: str) -> None:
-    """Say when request ID arrived, why it waited, and in which step each of its tokens was computed.
+    """Say when request ID arrived, why it waited or was refused, and in which step each of its tokens was computed.
 
     ID is the `id` of a reply (cmpl-..., chatcmpl-...) or the X-Request-Id of the request.
     """
@@ -41,6 +40,7 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
         return
     try:
         lines = [line for name, life in told["sequences"].items() for line in story(name, life, every_token)]
+        lines += refusal(told["id"], told["fault"]) if told.get("fault") else []
     except (LookupError, TypeError, AttributeError, ValueError):
         raise click.ClickException(f"{url}: not an answer of this server") from None
     for line in lines:
@@ -72,6 +72,11 @@ def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
         message = body.get("error", {}).get("message") if isinstance(body, dict) else None
         raise click.ClickException(f"{url}: {message or f'status {reply.status_code}'}")
     return body
+
+
+def refusal(name: str, fault: dict[str, Any]) -> list[str]:
+    """The error that a request was answered with, as /debug/explain tells it."""
+    return [f"{name}: answered with an error{_at(fault['at_unix_s'])}: {fault['status']}: {fault['message']}"]
 
 
 def story(name: str, life: dict[str, Any], every_token: bool = False) -> Iterator[str]:
@@ -118,7 +123,11 @@ def _times(life: dict[str, Any]) -> Iterator[str]:
 
 def _clock(life: dict[str, Any]) -> str:
     at_s = life.get("arrived_unix_s")
-    return "" if at_s is None else time.strftime(" at %Y-%m-%d %H:%M:%S", time.localtime(at_s))
+    return "" if at_s is None else _at(at_s)
+
+
+def _at(unix_s: float) -> str:
+    return time.strftime(" at %Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
 def _merged(events: list[dict[str, Any]], every_token: bool) -> Iterator[dict[str, Any]]:

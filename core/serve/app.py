@@ -43,7 +43,7 @@ def build_app(service: Service) -> ASGIApp:
         redoc_url=None,
     )
     _describe_bodies(app)
-    _catch(app)
+    _catch(app, service)
     _add_generation(app, service)
     _add_text(app, service)
     _add_operations(app, service)
@@ -86,9 +86,12 @@ def _describe_bodies(app: FastAPI) -> None:
     app.openapi = openapi
 
 
-def _catch(app: FastAPI) -> None:
-    async def product(_: Request, error: Exception) -> Response:
-        return error_response(cast(CamshaftError, error))
+def _catch(app: FastAPI, service: Service) -> None:
+    async def product(request: Request, error: Exception) -> Response:
+        known = cast(CamshaftError, error)
+        if request.method == "POST":
+            service.faults.note(request.state.request_id, known)
+        return error_response(known)
 
     async def http(_: Request, error: Exception) -> Response:
         cause = cast(HTTPException, error)
@@ -195,9 +198,11 @@ def _add_debug(app: FastAPI, service: Service) -> None:
         # All at once: an answer comes between two steps.
         told = await asyncio.gather(*(service.client.query("explain", each) for each in ids))
         found = dict(zip(ids, told, strict=True))
-        if not any(body and "error" not in body for body in found.values()):
+        known = any(body and "error" not in body for body in found.values())
+        fault = service.faults.get(name)
+        if not known and fault is None:
             raise HttpFault(404, f"no request {name[:128]!r} is remembered")
-        return _json({"id": name, "sequences": found})
+        return _json({"id": name, "sequences": found if known else {}, "fault": fault})
 
     @app.get("/debug/stats")
     async def stats() -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -104,6 +105,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
+FAULT = {"status": 400, "message": "n must be at least 1", "param": "n", "at_unix_s": 1e9}
 KEY = "schlüssel"
 
 
@@ -113,6 +115,8 @@ class _Answers(BaseHTTPRequestHandler):
         body: Any = {"id": "a", "sequences": {"cmpl-a-0": LIFE}}
         if self.path in OTHERS:
             body = OTHERS[self.path]
+        elif self.path == "/debug/explain/refused":
+            body = {"id": "refused", "sequences": {}, "fault": FAULT}
         elif not known or self.headers.get("Authorization") != f"Bearer {KEY}".encode().decode("latin-1"):
             body = {"error": {"message": "no request is remembered"}}
         self.send_response(404 if isinstance(body, dict) and "error" in body else 200)
@@ -146,6 +150,14 @@ def test_command(url: str) -> None:
     nowhere = run(explain, ["x", "--url", "http://127.0.0.1:1"])
     assert nowhere.exit_code == 1
     assert "is the server running there?" in nowhere.output
+
+
+def test_a_request_that_got_an_error(url: str) -> None:
+    told = CliRunner().invoke(explain, ["refused", "--url", url])
+    assert told.exit_code == 0
+    assert re.fullmatch(
+        r"refused: answered with an error at 2001-09-\d\d .*: 400: n must be at least 1\n", told.output
+    )
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from typing import Any
+
 import msgspec
 from starlette.responses import Response
 
 from ...errors import CamshaftError, CapacityError, EngineDead, QueueFull, RequestError
 
 _MAX_MESSAGE_CHARS = 2048
+_REMEMBERED = 1024
 
 _TYPES = {
     400: "BadRequestError",
@@ -61,6 +66,27 @@ def fault_of(error: CamshaftError) -> HttpFault:
     if isinstance(error, EngineDead):
         return HttpFault(503, str(error), retry_after_s=30)
     return HttpFault(500, str(error))
+
+
+class LatestFaults:
+    """What the latest requests that got an error were told, by their ids."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def note(self, request_id: str, error: CamshaftError) -> None:
+        """Remembers an error answer, of an id its newest."""
+        fault = fault_of(error)
+        message = str(fault)[:_MAX_MESSAGE_CHARS]
+        self._told[request_id] = {"status": fault.status, "message": message, "param": fault.param}
+        self._told[request_id]["at_unix_s"] = time.time()
+        self._told.move_to_end(request_id)
+        if len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+
+    def get(self, request_id: str) -> dict[str, Any] | None:
+        """status, message, param and at_unix_s; None where no error is remembered."""
+        return self._told.get(request_id)
 
 
 def error_bytes(fault: HttpFault) -> bytes:

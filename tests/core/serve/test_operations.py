@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_support import Running, events, running_server
 
 from camshaft import __version__
+from camshaft.core.errors import RequestError
 from camshaft.core.messages import Stats
+from camshaft.core.serve.http.faults import LatestFaults
 from camshaft.core.serve.observe.metrics import Metrics, registry_of
 
 COMPLETIONS = "/v1/completions"
@@ -95,6 +97,28 @@ def test_explain(server: Running) -> None:
         assert len(told["sequences"]["cmpl-why-0"]["token_steps"]) > 1
     assert set(server.get("/debug/explain/cmpl-why-1").json()["sequences"]) == {"cmpl-why-1"}
     assert server.get("/debug/explain/nobody").status_code == 404
+
+
+def test_explain_tells_what_a_request_was_refused_with(server: Running) -> None:
+    name = {"x-request-id": "refused"}
+    server.post(COMPLETIONS, {"prompt": "x", "n": 0}, headers=name)
+    told = server.get("/debug/explain/refused").json()
+    assert told["sequences"] == {}
+    fault = {key: told["fault"][key] for key in ("status", "message", "param")}
+    assert fault == {"status": 400, "message": "n must be at least 1", "param": "n"}
+    server.post(COMPLETIONS, {"prompt": "x"}, headers=name)  # mended, under the same name
+    told = server.get("/debug/explain/refused").json()
+    assert set(told["sequences"]) == {"cmpl-refused-0"}
+    assert told["fault"]["status"] == 400
+
+
+def test_what_refusals_are_remembered_is_bounded() -> None:
+    faults = LatestFaults()
+    for number in range(5000):
+        faults.note(f"r{number}", RequestError("x" * 10_000))
+    assert faults.get("r0") is None
+    assert faults.get("r4999") is not None
+    assert sum(len(told["message"]) for told in faults._told.values()) < 4 << 20
 
 
 def test_openapi_describes_the_bodies(server: Running) -> None:
