@@ -68,7 +68,7 @@ class Context:
     @cached_property
     def parsed(self) -> Parsed:
         """What the target's parser makes of them."""
-        unheld = self.changes.unheld if self.configuration.usage != "api_server" else ()
+        unheld = self.changes.unheld if self.configuration.keywords else ()
         parser = Parser(self.table, self._former_arity, self.dialect, unheld)
         return parser.parse(self.arguments.arguments)
 

@@ -15,7 +15,7 @@ from .remedies import remedy
 def misnamed(context: Context, given: Use | Misuse) -> bool:
     """Whether a keyword of Python is a spelling that only the command line takes for an option."""
     configuration, (origin, *_) = context.configuration, given.option.origins
-    if not configuration.typed or configuration.usage == "api_server" or isinstance(origin, Word):
+    if not configuration.keywords or isinstance(origin, Word):
         return False
     return given.flag is not None and origin.key.replace("-", "_") != given.flag.dest
 

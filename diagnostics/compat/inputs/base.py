@@ -122,7 +122,7 @@ class Configuration(msgspec.Struct):
     """One server as configured: the words of its command, its YAML keys and its environment.
 
     `typed` says that the entries are values as such, not text for a parser: a Helm chart's, or keyword arguments of
-    Python. `usage` says what it starts: the server, the offline class `LLM`, or an engine inside a program.
+    Python (`keywords`), which have one name each. `usage` says what it starts: the server, the offline class `LLM`, or an engine inside a program.
     """
 
     label: str
@@ -139,6 +139,7 @@ class Configuration(msgspec.Struct):
     # Keys of a settings file that stand there a second time.
     duplicates: list[Entry] = []
     typed: bool = False
+    keywords: bool = False
     usage: Literal["api_server", "llm", "engine"] = "api_server"
     # What starts it and may add options of its own.
     launcher: str | None = None

@@ -35,7 +35,8 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
     engine = engine or "vllm"
     configuration = Configuration(tree.source.name, tree.source, engine=engine)
     if engine == "vllm" and re.search(r"(^|[/\\])model\.json$", tree.source.name):
-        configuration.typed, configuration.usage = True, "engine"
+        configuration.typed = configuration.keywords = True
+        configuration.usage = "engine"
     seen: dict[str, Entry] = {}
     for key, key_node, value in items:
         entry = tree.entry(str(key), key_node, value)

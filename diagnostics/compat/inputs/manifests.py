@@ -120,6 +120,7 @@ class ManifestReader:
         if isinstance(settings, yaml.MappingNode):
             configuration.entries = self._settings(settings)
             configuration.typed = True
+            configuration.keywords = settings is nodes.get("engine_kwargs")  # Ray's
             v1 = self.tree.get(settings, "v1")
             if v1 is not None:  # the production stack's charts set the variable by it
                 chosen = EnvSetting("VLLM_USE_V1", text_of(v1), self.tree.place(v1))

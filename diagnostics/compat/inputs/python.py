@@ -119,6 +119,7 @@ class _Script:
         found = Configuration(
             self._label, self._source, usage=usage, env=dict(self._env), typed=True, editable=False
         )
+        found.keywords = True
         for name, at, value in given:
             if name is not None:
                 self._add(found, name, at, value)

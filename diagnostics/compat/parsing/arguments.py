@@ -70,7 +70,7 @@ def build(configuration: Configuration, table: Table, dialect: Dialect) -> Argum
         words = words[1:]
     for written in configuration.entries:
         entry = _compilation_level(written, table) if configuration.usage == "llm" else written
-        if says_nothing(entry) and configuration.usage != "api_server" and _is_misnamed(entry, table):
+        if configuration.keywords and says_nothing(entry) and _is_misnamed(entry, table):
             # No word of a command, but Python refuses a name that it does not know with any value.
             built.arguments.append(Argument("--" + entry.key, (entry,)))
             continue

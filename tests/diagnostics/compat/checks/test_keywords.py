@@ -109,3 +109,13 @@ def test_an_argument_that_is_gone_and_says_nothing_is_only_taken_out() -> None:
     text = "from vllm import LLM\nLLM('m', speculative_model=None, rope_scaling=None, num_speculative_tokens=None)\n"
     (fixed,) = fix_all(read_text(text, "a.py"), lambda c: check_all([c], targets=["0.33.0"])[0])
     assert fixed.plan.texts["a.py"][1] == "from vllm import LLM\nLLM('m')\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "starts"),
+    [("swap_space: null", False), ("tensor_parallel: 2", False), ("enforce_eager: false", True)],
+)
+def test_rays_engine_kwargs_are_keywords_of_python(argument: str, starts: bool) -> None:
+    text = f"applications:\n- args:\n    llm_configs:\n    - engine_kwargs: {{{argument}, seed: 1}}\n"
+    (result,) = check_all(read_text(text, "serve.yaml"), targets=["0.33.0"])
+    assert result.starts is starts, result.findings
