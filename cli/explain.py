@@ -56,7 +56,7 @@ def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     if not re.match(r"https?://[^/]", url):
         raise click.UsageError(f"--url {given}: a server's address is needed, such as http://127.0.0.1:8000")
     headers = httpx.Headers({"Authorization": f"Bearer {api_key}"} if api_key else {}, encoding="utf-8")
-    address = f"{url.rstrip('/')}/debug/explain/{quote(request_id, safe='')}"
+    address = f"{url.rstrip('/')}/debug/explain/{quote(os.fsencode(request_id), safe='')}"
     with user_errors():
         certificates = trusted()
     try:

@@ -152,6 +152,14 @@ def test_command(url: str) -> None:
     assert "is the server running there?" in nowhere.output
 
 
+def test_an_id_of_bytes_that_are_no_text(url: str) -> None:
+    told = CliRunner().invoke(
+        explain, ["\udcfc", "--url", url]
+    )  # as a terminal of another encoding hands it over
+    assert told.exit_code == 1
+    assert "no request is remembered" in told.output
+
+
 def test_a_request_that_got_an_error(url: str) -> None:
     told = CliRunner().invoke(explain, ["refused", "--url", url])
     assert told.exit_code == 0
