@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def calibrate(config: str, output: Path | None, seconds: float, overrides: tuple[str, ...]) -> None:
     """Time steps of CONFIG's model on this machine and write its hardware sheet.
 
-    Takes about a minute on a CPU. Keep the machine idle meanwhile; what was timed while other processes
+    Takes a minute to three on a CPU. Keep the machine idle meanwhile; what was timed while other processes
     took its cores is left out as far as enough else was timed.
     """
     from ..core.build import resolve_for_serving
