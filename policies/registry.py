@@ -24,6 +24,7 @@ from .parts import Batching, Chunking, Order, Part, Victim, describe
 ENTRY_POINT_GROUP = "camshaft.policies"
 
 _HERE = Path(__file__).parent
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's takes no half of a surrogate pair
 _KINDS: dict[str, type[Part]] = {
     "order": Order,
     "victim": Victim,
@@ -117,7 +118,7 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> PolicyFile:
         known = f"known are {', '.join(names())}, or a file's path"
         raise PolicyError(f"no policy {str(source)!r}: {known}{_hint(str(source), names())}")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise PolicyError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(data, dict):
@@ -139,9 +140,7 @@ def parts(kind: str) -> dict[str, type[Part]]:
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
     """Every built-in part by kind, with what it does and its parameters."""
-    return {
-        kind: [{"name": name, **describe(part)} for name, part in parts(kind).items()] for kind in _KINDS
-    }
+    return {kind: [{"name": name, **describe(part)} for name, part in parts(kind).items()] for kind in _KINDS}
 
 
 def plugins() -> dict[str, Any]:

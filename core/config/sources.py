@@ -215,6 +215,8 @@ def _override_entries(overrides: Mapping[str, Any] | Iterable[str]) -> list[Entr
     entries: list[Entry] = []
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
+        if not text.isascii() and text != text.encode("utf-8", "replace").decode():
+            raise ConfigError(f"--set {text!r}: is not UTF-8")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: key=value is needed, e.g. --set max_num_seqs=64")
         parsed = parse_scalar(value)

@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 # Exactly these: a subclass may compare as it likes. `part == part` is False for NaN.
 _NUMBERS = frozenset({int, float, bool, np.float64, np.float32, np.int64, np.int32})
+_WIDEST = 1 << 63  # numpy's floats cannot be compared with every int
 
 _log = structlog.get_logger("camshaft.policy")
 
@@ -37,7 +38,7 @@ class Guard:
         self._faulty_steps = 0
         self._fault_this_step = False
         self.name = type(policy).__name__
-        self.name = self._ask("name", _is_name, self.name)
+        self.name = self._ask("name", _is_text, self.name)
         self.dynamic = self._ask("dynamic", _is_bool, False)
         self.accounts = self._ask("accounts", _is_bool, False)
 
@@ -110,8 +111,9 @@ def _raised_at(error: BaseException) -> str:
     return f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})"
 
 
-def _is_name(answer: Any) -> bool:
-    return type(answer) is str
+def _is_text(answer: Any) -> bool:
+    """Whether it is text that can be sent; raises for half of a surrogate pair."""
+    return type(answer) is str and answer.encode() is not None
 
 
 def _is_bool(answer: Any) -> bool:
@@ -119,11 +121,17 @@ def _is_bool(answer: Any) -> bool:
 
 
 def _is_key(answer: Any) -> bool:
-    return type(answer) is tuple and all(type(part) in _NUMBERS and part == part for part in answer)
+    return type(answer) is tuple and all(map(_is_number, answer))
+
+
+def _is_number(part: Any) -> bool:
+    if type(part) is int:
+        return -_WIDEST <= part < _WIDEST
+    return type(part) in _NUMBERS and bool(part == part)
 
 
 def _is_admission(answer: Any) -> bool:
-    return type(answer) is Admission and isinstance(answer.verdict, Verdict) and type(answer.reason) is str
+    return type(answer) is Admission and isinstance(answer.verdict, Verdict) and _is_text(answer.reason)
 
 
 def _is_budget(answer: Any) -> bool:

@@ -65,7 +65,7 @@ def test_a_file_by_path(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("api_version: 1\norder: deadline\n")
     assert load_policy(file).name == "mine"
-    for text in ("[1, 2", "order: 2024-99-99", "order: " + "[" * 20_000):
+    for text in ("[1, 2", "order: 2024-99-99", "order: " + "[" * 20_000, 'name: "\\ud800"'):
         file.write_text(text)
         with pytest.raises(PolicyError, match="not readable as YAML"):
             load_policy(file)

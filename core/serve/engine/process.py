@@ -219,6 +219,7 @@ def engine_process_main(address: str, factory: EngineFactory, log_level: str, lo
         text = (
             str(error) if known else f"{type(error).__name__}: {first_line} (the engine's log has the rest)"
         )
+        text = text.encode("utf-8", "replace").decode()  # a path's name need not be UTF-8
         socket.send(encode(Fatal(text, type(error).__name__ if known else "EngineError")))
     finally:
         socket.close(linger=2000)

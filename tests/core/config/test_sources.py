@@ -258,7 +258,7 @@ def test_overrides_win_and_reach_inside() -> None:
     assert isinstance(config.policy, dict)
     assert config.policy["chunking"] == {"name": "fixed", "tokens": 64}
     assert load_config("cpu-demo", {"port": 1, "host": None}).config.port == 1
-    for bad in ("port", "=3", "port.x=3"):
+    for bad in ("port", "=3", "port.x=3", "model=caf\udce9"):
         with pytest.raises(ConfigError, match="--set"):
             load_config("cpu-demo", [bad])
 

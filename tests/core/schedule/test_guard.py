@@ -68,7 +68,7 @@ RAISED = [
     for call in CALLS
     for error in (ValueError("x"), SystemExit(3), GeneratorExit(), Unspeakable())
 ]
-KEYS = [None, [1], (float("nan"),), ("a",), (1j,), ((1,),), (Incomparable(3),), Unspeakable()]
+KEYS = [None, [1], (float("nan"),), ("a",), (1j,), ((1,),), (Incomparable(3),), (10**400,), Unspeakable()]
 WRONG: Any = Unspeakable()
 BUDGETS = [
     None,
@@ -80,7 +80,14 @@ BUDGETS = [
     Budget(5, -1),
     Budget(5, pad=WRONG),
 ]
-ADMISSIONS = [None, "admit", Verdict.ADMIT, Admission(WRONG), Admission(Verdict.REJECT, WRONG)]
+ADMISSIONS = [
+    None,
+    "admit",
+    Verdict.ADMIT,
+    Admission(WRONG),
+    Admission(Verdict.REJECT, WRONG),
+    Admission(Verdict.REJECT, "no \ud800"),  # no message to the client could hold it
+]
 FAULTY = [
     *RAISED,
     *(("order_key", key) for key in KEYS),
@@ -90,7 +97,7 @@ FAULTY = [
     ("on_events", 5),
 ]
 ALLOWED = [
-    ("order_key", (10**400,)),
+    ("order_key", (2**63 - 1,)),
     ("order_key", (np.int64(3), np.float32(2.5))),
     ("victim_key", (float("-inf"), True)),
     ("step_budget", Budget(10**30)),
@@ -140,6 +147,18 @@ def test_a_policy_without_a_usable_name_has_its_class_s() -> None:
     assert (guard.name, guard.faults) == ("Nameless", 1)
     (line,) = lines
     assert re.fullmatch(rf"ZeroDivisionError: .* \({re.escape(__file__)}:\d+\)", line["fault"])
+
+
+def test_answers_that_differ_from_call_to_call_can_be_ordered(harness: Callable[..., Any]) -> None:
+    """numpy's floats raise where they meet an int beyond them."""
+    numbers = (10**400, np.float64(1), -(10**400), np.float32("inf"), 5, True, np.int32(3), float("-inf"))
+    third = Third("on_events", None)
+    third.order_key = third.victim_key = lambda view, step: (numbers[(view.seq + step.step) % len(numbers)],)
+    h = harness(third, num_blocks=12, max_num_seqs=4)
+    requests = [h.add(3 + i * 5 % 17, max_tokens=6) for i in range(16)]
+    h.drain()
+    assert all(request.state is State.FINISHED for request in requests)
+    assert h.scheduler.guard.faults
 
 
 def test_a_key_press_ends_the_engine(harness: Callable[..., Any]) -> None:

@@ -30,6 +30,10 @@ def refused() -> NoReturn:
     raise CapacityError(WHY)
 
 
+def misnamed() -> NoReturn:
+    raise CapacityError("caf\udce9: no room")
+
+
 def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

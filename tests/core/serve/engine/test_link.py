@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dying_engine import WHY, killed, late, refused, silent
+from dying_engine import WHY, killed, late, misnamed, refused, silent
 
 from camshaft.core.messages import Fatal, FromEngine
 from camshaft.core.serve.engine.link import EngineLink
@@ -49,6 +49,7 @@ async def end(factory: Any, *signals: signal.Signals) -> list[str]:
     ("factory", "told"),
     [
         (refused, [WHY, f"the engine process has gone (exit code {EXIT_FATAL})"]),
+        (misnamed, ["caf?: no room", f"the engine process has gone (exit code {EXIT_FATAL})"]),
         (
             killed,
             ["the engine process has gone (killed by SIGKILL, as the kernel does where memory runs out)"],
