@@ -89,15 +89,15 @@ def _about(
 
 def _refused(context: Context, setting: EnvSetting) -> Finding | None:
     """A value with which the release does not start."""
-    change = context.changes.variables.get(setting.name)
-    for record in change.refuses if change else ():
+    change = context.changes.variables.get(setting.name) or VariableChange("")
+    for record in change.refuses:
         if record.value == setting.value and parse(record.since) <= context.target:
             given = f"{setting.name}={setting.value}"
             return _about(
                 setting,
-                ("EN-06", "error", "removed"),
+                ("EN-06", "error", record.change),
                 f"{context.target} does not start with {given}{_why(context, setting.name)}.",
-                f"Unset {setting.name}.",
+                change.fix or f"Unset {setting.name}.",
                 f"{context.target} {record.evidence}",
                 stops=True,
                 edits=_dropped(context, setting),

@@ -12,7 +12,7 @@ from ..facts.unknown import Unknown, unknown
 from ..inputs.base import Entry, Word
 from ..parsing.arguments import says_nothing
 from ..parsing.parser import Misuse, Use
-from ..parsing.placeholders import is_open, is_placeholder
+from ..parsing.placeholders import is_open, is_placeholder, read_json
 from ..releases.changes import OptionChange
 from ..releases.table import Field, name_of
 from .context import Context
@@ -29,10 +29,10 @@ def quoted(flag: str, values: dict[str, Any], fields: Mapping[str, Field] | None
 
 
 def json_text(values: dict[str, Any], fields: Mapping[str, Field]) -> str:
-    """The values as JSON, what is open as it is written: a number without quotes."""
-    bare = {key for key, field in fields.items() if field.type in ("int", "float", "bool")}
+    """The values as JSON, what is open as it is written: in quotes where it is a text."""
+    texts = {key for key, field in fields.items() if field.type in ("str", "any")}
     marked = {
-        key: f"\0{_as_written(value)}\0" if key in bare and isinstance(value, Unknown) else value
+        key: f"\0{_as_written(value)}\0" if key not in texts and isinstance(value, Unknown) else value
         for key, value in values.items()
     }
     return json.dumps(marked, default=_as_written).replace('"\\u0000', "").replace('\\u0000"', "")
@@ -57,18 +57,17 @@ def given_value(context: Context, misuse: Misuse | Use) -> Any:
     name = context.options.name(head(misuse.spelled))
     record = context.options.record_before(name, context.target) if name else None
     kind = (record or {}).get("type", "str")
+    if "json" in kind or text.startswith("{"):
+        try:
+            return read_json(text)
+        except ValueError:
+            return unknown("...", given=True)  # no text that could be carried over
     if misuse.values[0].opaque or is_placeholder(text):
         return unknown(text, given=True)
     try:
-        if "int" in kind:
-            return int(text)
-        if "float" in kind:
-            return float(text)
-        if "json" in kind or text.startswith("{"):
-            return json.loads(text)
+        return int(text) if "int" in kind else float(text) if "float" in kind else text
     except ValueError:
         return text
-    return text
 
 
 def remedy(context: Context, change: OptionChange, misuse: Misuse | Use) -> tuple[str, tuple[Edit, ...]]:
@@ -138,7 +137,7 @@ def merged_values(context: Context, into: str, one: Misuse | Use | None = None) 
         if _says_nothing(member) or (one is not None and _excludes(one, member)):
             continue
         value = member.value if isinstance(member, Use) else given_value(context, member)
-        if isinstance(value, Unknown):
+        if isinstance(member, Use) and isinstance(value, Unknown):
             value = unknown(" ".join(v.text for v in member.values), given=True)
         merged |= change.values.get(str(value), {key: value})
     known = context.table.flags[into].nested if into in context.table.flags else {}

@@ -108,7 +108,7 @@ def _make(
     configuration = context.configuration
     uses, target = _origins(context, edit.flag), _target(context, edit)
     if edit.open:
-        raise CannotFix(f"{edit.flag} {edit.value} holds what only a run can tell; edit it by hand")
+        raise CannotFix(f"{edit.flag} {edit.value} holds what is not known here; edit it by hand")
     if target == "environment":
         cut_variable(configuration.env[edit.flag], changes)
     elif target == "settings":

@@ -15,7 +15,7 @@ from .embedded import MANIFEST, block_scalar, only
 from .kserve import adopt, is_huggingfaceserver
 from .lexer import Char, lex
 from .nodes import Tree
-from .variables import ENV_KEYS, VARIABLE, environment, sources, text_of
+from .variables import ENV_KEYS, VARIABLE, environment, service_link, sources, text_of
 
 COMMAND_KEYS = (
     "entrypoint", "command", "args", "extraArgs", "extraCmdArgs", "vllmArgs", "additionalArgs", "extra_args",
@@ -44,6 +44,7 @@ class ManifestReader:
         # Each server with the keys it stands under and its container's name.
         self.found: list[tuple[tuple[str, ...], Configuration]] = []
         self._compose = self._complete = self._serves = self._single = False
+        self._linked = service_link(tree)
 
     def read(self) -> list[Configuration]:
         """Every server found, labelled with its container's name when there are several."""
@@ -106,6 +107,8 @@ class ManifestReader:
         settings = next((nodes[key] for key in SETTINGS_KEYS if key in nodes), None)
         given, unread = sources(self.tree, nodes)
         env = given | env
+        if self._linked is not None and self._complete and not self._compose:
+            env.setdefault(self._linked.name, self._linked)
         started = self._from_command(nodes, env, image, path)
         configuration = started[0] if started else self._from_variable(nodes, env, image)
         if configuration is None and isinstance(settings, yaml.MappingNode) and self._roles(settings):

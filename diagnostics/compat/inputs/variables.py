@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 import yaml
@@ -38,7 +39,9 @@ def sources(tree: Tree, nodes: dict[str, yaml.Node]) -> tuple[dict[str, EnvSetti
         prefix = tree.get(item, "prefix")
         for kind, _, reference in tree.items(item):
             name = tree.get(reference, "name")
-            data = _config_map(tree, name.value) if kind == "configMapRef" and name is not None else None
+            whole = kind == "configMapRef" and name is not None
+            found = _named(tree, "ConfigMap", name.value) if whole else None
+            data = None if found is None else tree.get(found, "data")
             if data is None and name is not None:
                 unread.append(f"{'ConfigMap' if kind == 'configMapRef' else 'Secret'} {name.value}")
             for key, node, value in tree.items(data) if data is not None else ():
@@ -50,15 +53,27 @@ def sources(tree: Tree, nodes: dict[str, yaml.Node]) -> tuple[dict[str, EnvSetti
     return env, unread
 
 
-def _config_map(tree: Tree, name: str) -> yaml.Node | None:
-    """The data of a ConfigMap of this text."""
-    for document in tree.documents:
-        for mapping, _ in tree.mappings(document):
-            kind, about = tree.get(mapping, "kind"), tree.get(mapping, "metadata")
-            called = tree.get(about, "name") if about is not None else None
-            if kind is not None and kind.value == "ConfigMap" and called and called.value == name:
-                return tree.get(mapping, "data")
+def service_link(tree: Tree) -> EnvSetting | None:
+    """The variable by which Kubernetes tells every pod of a Service named vllm, where this text declares one."""
+    service = _named(tree, "Service", "vllm")
+    links = [tree.get(mapping, "enableServiceLinks") for mapping in _mappings(tree)]
+    if service is None or "false" in map(text_of, links):
+        return None
+    return EnvSetting("VLLM_PORT", "tcp://...", tree.place(service))
+
+
+def _named(tree: Tree, kind: str, name: str) -> yaml.MappingNode | None:
+    """The object of this text that has a kind and a name."""
+    for mapping in _mappings(tree):
+        about = tree.get(mapping, "metadata")
+        called = tree.get(about, "name") if about is not None else None
+        if text_of(tree.get(mapping, "kind")) == kind and text_of(called) == name:
+            return mapping
     return None
+
+
+def _mappings(tree: Tree) -> Iterator[yaml.MappingNode]:
+    return (mapping for document in tree.documents for mapping, _ in tree.mappings(document))
 
 
 def _item(tree: Tree, item: yaml.Node) -> EnvSetting | None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from ....core import numerals
 from ..releases.dialect import Dialect
 from ..releases.table import Flag
-from .placeholders import opened, quoted
+from .placeholders import read_json
 
 LEVELS = ("0", "1", "2", "3")
 
@@ -145,10 +142,10 @@ def _bool(text: str) -> bool:
 
 
 def _json(text: str) -> Any:
-    for written in dict.fromkeys((text, quoted(text))):
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            return opened(msgspec.json.decode(written.encode("utf-8", "replace")))
-    raise BadValue(f"{_shortened(text)!r} is not valid JSON")
+    try:
+        return read_json(text)
+    except ValueError:
+        raise BadValue(f"{_shortened(text)!r} is not valid JSON") from None
 
 
 def _key_values(text: str) -> dict[str, int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
+
+import msgspec
 
 from ..facts.unknown import Unknown, unknown
 
@@ -11,7 +14,8 @@ _VARIABLE = r"\$\{[^{}]+\}|\$\([^()]+\)|\$\w+|\{\{.{0,1000}?\}\}|`[^`]+`"
 _PLACEHOLDER = re.compile(rf"{_VARIABLE}|<[A-Za-z][\w .:/-]*>", re.S)
 # In a text that says more than that, a word in angle brackets may be a token (`<think>`).
 _PART = re.compile(_VARIABLE, re.S)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
+# A string of JSON, or a placeholder outside of one.
+_OUTSIDE = re.compile(rf'"(?:[^"\\]|\\.)*"|({_PLACEHOLDER.pattern})', re.S)
 
 
 def is_placeholder(text: str) -> bool:
@@ -24,18 +28,25 @@ def holds_placeholder(text: str) -> bool:
     return _PLACEHOLDER.search(text) is not None
 
 
-def quoted(text: str) -> str:
+def read_json(text: str) -> Any:
+    """The value of a JSON text, each text in it with a placeholder made unknown, named by what it says; placeholders
+    may stand without quotes as well. Raises ValueError."""
+    for written in dict.fromkeys((text, _quoted(text))):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            return _opened(msgspec.json.decode(written.encode("utf-8", "replace")))
+    raise ValueError("not JSON")
+
+
+def _quoted(text: str) -> str:
     """A JSON text, placeholders that stand outside its strings made strings."""
-    outside = re.compile(f"{_STRING.pattern}|({_PLACEHOLDER.pattern})", re.S)
-    return outside.sub(lambda found: f'"{found[1]}"' if found[1] else found[0], text)
+    return _OUTSIDE.sub(lambda found: f'"{found[1]}"' if found[1] else found[0], text)
 
 
-def opened(value: Any) -> Any:
-    """A value read from JSON, each text with a placeholder in it made unknown, named by what it says."""
+def _opened(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: opened(item) for key, item in value.items()}
+        return {key: _opened(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [opened(item) for item in value]
+        return [_opened(item) for item in value]
     is_open = isinstance(value, str) and (is_placeholder(value) or _PART.search(value) is not None)
     return unknown(value, given=True) if is_open else value
 

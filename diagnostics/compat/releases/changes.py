@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -116,6 +116,7 @@ class RefusedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: str
     since: str
     evidence: str
+    change: Literal["removed", "conflict"] = "removed"
 
 
 class VariableChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

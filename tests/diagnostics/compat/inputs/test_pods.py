@@ -167,3 +167,24 @@ def test_a_chart_with_ray_spreads_a_server_over_pods(spread: str, starts: bool) 
     entry = f"modelURL: m, requestGPU: 1, vllmConfig: {{pipelineParallelSize: 2}}{spread}"
     (result,) = check_all([one(f"modelSpec:\n- {{{entry}}}\n", "values.yaml")], targets=["0.33.0"])
     assert result.starts is starts
+
+
+SERVICE = "---\nkind: Service\napiVersion: v1\nmetadata: {name: vllm}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (MANIFEST + SERVICE, "tcp://..."),
+        (SERVICE + "---\n" + MANIFEST, "tcp://..."),
+        (MANIFEST + SERVICE.replace("vllm", "vllm-a"), None),
+        (MANIFEST + "    env: [{name: VLLM_PORT, value: '5000'}]\n" + SERVICE, "5000"),
+        (MANIFEST + SERVICE + "---\nkind: Pod\nspec: {enableServiceLinks: false}\n", None),
+    ],
+)
+def test_a_service_named_vllm_sets_a_variable_that_no_release_takes(text: str, value: str | None) -> None:
+    found = one(text, "a.yaml")
+    setting = found.env.get("VLLM_PORT")
+    assert (setting.value if setting else None) == value
+    (result,) = check_all([found], targets=["0.8.5"])
+    assert [f.code for f in result.findings if f.severity == "error"] == ["EN-06"] * (value == "tcp://...")

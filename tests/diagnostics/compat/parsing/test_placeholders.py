@@ -71,3 +71,16 @@ def test_no_fix_in_python_writes_a_name_as_text() -> None:
     text = 'from vllm import LLM\nLLM("m", speculative_model="a", num_speculative_tokens=tokens)\n'
     (fixed,) = fix_all(read_text(text, "a.py"), lambda c: check_all([c], targets=["0.33.0"])[0], unsafe=True)
     assert fixed.plan.texts == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ('"$R"', r'"{\"rope_scaling\": $R}"'),
+        ("'{rope_type:yarn}'", r'"{\"rope_scaling\": ...}"'),
+        ('\'{"rope_type": "yarn"}\'', '\'{"rope_scaling": {"rope_type": "yarn"}}\''),
+    ],
+)
+def test_an_object_that_moves_is_told_as_far_as_it_can_be_read(given: str, wanted: str) -> None:
+    (result,) = check_all(read_text(f"vllm serve m --rope-scaling {given}\n", "a.sh"), targets=["0.13.0"])
+    assert result.findings[0].fix == f"Use --hf-overrides {wanted}."
