@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from .loads import PACES, refuse_both, workload_of
+from .loads import LOAD_HELP, PACES, SLO_HELP, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
-from .output import console, echo, format_option, output_option, print_columns, user_errors, write_text
+from .output import console, format_option, output_option, print_columns, user_errors, write_json
 
 if TYPE_CHECKING:
     from ..core.engine import Engine
     from ..core.workload import Workload
-    from ..diagnostics.bench.floor import Floor
-    from ..diagnostics.bench.policies import Comparison, PolicyResult
-    from .progress import Bar, Lines
+
+
+EPILOG = f"""{SLO_HELP}
+
+{LOAD_HELP}
+
+\b
+Examples:
+  engine bench --url http://127.0.0.1:8000 --workload chat --rate 4
+  engine bench --offline cpu-demo --set max_num_seqs=8 --requests 16
+
+Exit status: 0 measured, whatever failed; 2 something given is wrong or nothing answers; 1 anything else.
+"""
 
 
 class _BenchGroup(click.Group):
@@ -46,7 +55,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(cls=_BenchGroup, invoke_without_command=True)
+@click.group(cls=_BenchGroup, invoke_without_command=True, epilog=EPILOG)
 @click.option("--url", help="Address of an OpenAI-compatible server, e.g. http://127.0.0.1:8000.")
 @click.option(
     "--offline",
@@ -61,7 +70,7 @@ def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     metavar="FILE|PRESET",
     shell_complete=workloads,
-    help="The load.",
+    help="The load, see below.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Play the load in a closed loop of so many clients."
@@ -142,7 +151,7 @@ def _bench(options: dict[str, Any]) -> None:
 
         title = f"{workload.name} on {about.get('url') or about.get('config')} ({about['model']})"
         print_result(console(), result, title, samples, about.get("server"))
-    _write(options["output"], document)
+    write_json(options["output"], document)
 
 
 def _measure_url(
@@ -247,96 +256,16 @@ def policies(source: str, load: str | None, names: str, quick: bool, **options: 
 
     The naive one, which takes one request at a time, plays the first eight requests.
     """
+    from .comparison import compare_policies
+
     with user_errors():
-        _compare(source, load or ("mixed-small" if quick else "mixed"), names, options)
-
-
-def _compare(source: str, load: str, names: str, options: dict[str, Any]) -> None:
-    from ..core.config import find_hardware, load_config
-    from ..diagnostics.bench.policies import compare
-    from ..diagnostics.results import parse_targets
-    from ..diagnostics.simulate.sweep import require_policy
-    from .progress import opening, running
-
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    for name in chosen:
-        require_policy(name)
-    workload = workload_of(load, options["requests"])
-    hardware = find_hardware(load_config(source, options["overrides"]).config.device)
-    on_cpu = hardware is not None and hardware.kind == "cpu"
-    with running() as bar, opening(bar.say, on_cpu=on_cpu):
-        watch = _Watch(bar, workload.name, source, options)
-        compare(
+        compare_policies(
             lambda policy: _engine(source, options["overrides"], policy),
-            workload,
-            policies=chosen,
-            targets=parse_targets(options["slo"]),
-            warmup=options["warmup"],
-            seed=options["seed"] or 0,
-            watch=watch,
+            source,
+            load or ("mixed-small" if quick else "mixed"),
+            names,
+            options,
         )
-    if options["form"] == "json":
-        click.echo(json.dumps(watch.document(), indent=2))
-    else:
-        from ..diagnostics.bench.render import COLUMNS, findings, side_by_side
-
-        comparison = watch.comparison()
-        print_columns(COLUMNS, side_by_side(comparison), figures=True)
-        for line in findings(comparison):
-            echo(line)
-    _write(options["output"], watch.document())
-
-
-class _Watch:
-    """Follows a comparison: says and writes what there is after each policy, and times the memory beside it."""
-
-    def __init__(self, bar: Bar | Lines, workload: str, source: str, options: dict[str, Any]) -> None:
-        self._bar, self._workload, self._source, self._output = bar, workload, source, options["output"]
-        self._runs: list[PolicyResult] = []
-        self._floor = _floor(source, options["overrides"])
-
-    def begin(self, policy: str, requests: int) -> Bar | Lines:
-        if self._floor:
-            self._floor.sample()
-        return self._bar.begin(policy, requests)
-
-    def finished(self, run: PolicyResult) -> None:
-        from ..diagnostics.bench.render import policy_line
-
-        self._runs.append(run)
-        if self._floor:
-            self._floor.sample()
-        try:
-            _write(self._output, self.document())
-        except click.ClickException as error:  # the measurement goes on: its end prints the result
-            self._bar.say(error.format_message())
-        self._bar.say(policy_line(run))
-
-    def comparison(self) -> Comparison:
-        """Of the policies that have run."""
-        from ..diagnostics.bench.policies import Comparison
-
-        floor = self._floor.tokens_per_s if self._floor else None
-        return Comparison(self._workload, tuple(self._runs), floor)
-
-    def document(self) -> dict[str, Any]:
-        return {"config": self._source, **self.comparison().to_dict()}
-
-
-def _floor(source: str, overrides: tuple[str, ...]) -> Floor | None:
-    """The byte floor of one stream; None on a GPU or for an unknown model."""
-    from ..core.arithmetic.quantization import quantization_named
-    from ..core.arithmetic.sizes import weight_bytes
-    from ..core.config import find_hardware, find_shape, load_config, resolve
-    from ..diagnostics.bench.floor import Floor
-
-    loaded = load_config(source, overrides)
-    hardware, shape = find_hardware(loaded.config.device), find_shape(loaded.config.model)
-    if hardware is None or hardware.kind != "cpu" or shape is None:
-        return None
-    dtype = str(resolve(loaded, hardware, shape).config.dtype)
-    plain = quantization_named("none")  # a CPU holds every format as its own type
-    return Floor(weight_bytes(shape, quantization=plain, dtype=dtype).read_by_one_token(shape))
 
 
 @bench.command(short_help="Time the scheduler and its bookkeeping, per step.")
@@ -404,8 +333,3 @@ def replay(file: str) -> None:
         raise click.ClickException(f"{said}: step {played.first_difference} is planned otherwise now")
     end = "; the recording was cut short there" if played.cut_short else ""
     click.echo(f"{said}: {'every plan is the same' if played.steps else 'no plan to compare'}{end}")
-
-
-def _write(path: Path | None, document: dict[str, Any]) -> None:
-    if path is not None:
-        write_text(path, json.dumps(document, indent=2))

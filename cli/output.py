@@ -4,6 +4,7 @@ files that can be written.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -138,6 +139,12 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_json(path: Path | None, document: dict[str, Any]) -> None:
+    """Writes a document to the file that was asked for, if one was."""
+    if path is not None:
+        write_text(path, json.dumps(document, indent=2))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -108,7 +108,7 @@ def test_a_result_is_printed_before_its_file_fails(
     def full(*_: object) -> None:
         raise click.ClickException("the disk is full")
 
-    monkeypatch.setattr("camshaft.cli.bench.write_text", full)
+    monkeypatch.setattr("camshaft.cli.output.write_text", full)
     common = ("--workload", str(load), "--format", "json", "--output", str(tmp_path / "r.json"))
     for arguments in (
         ("--offline", str(config)),
