@@ -43,7 +43,7 @@ class MemoryRule:
     window_aware: bool  # sliding-window layers keep blocks for their window only
     useful_only: bool = False  # never more blocks than max_num_seqs full sequences need
     cache_limit_bytes: int | None = None  # of a cache whose size is not given, unless one request needs more
-    default_utilization: float = 0.9
+    default_utilization: float = 0.92
     packed_row_multiple: int = 1  # to which rows of experts in MXFP4 are padded
 
 
@@ -64,7 +64,7 @@ class MemorySettings:
     max_model_len: int
     fit_length: bool = False  # max_model_len is the most that is wanted; what the cache holds is taken
     block_size: int = 16
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float = 0.92
     kv_cache_memory_bytes: int | None = None
     num_blocks: int | None = None
     kv_cache_dtype: str = "auto"

@@ -104,7 +104,7 @@ class ServeConfig(BaseModel):
     cudagraph_capture_sizes: tuple[Int, ...] | None = _knob("device", "Batch sizes to capture graphs for.")
     max_cudagraph_capture_size: Int | None = _knob("device", "Largest batch captured as a graph.", None, ge=0)
     gpu_memory_utilization: Real = _knob(
-        "cache", "Share of a GPU's memory the engine may use for everything.", 0.9, gt=0, le=1
+        "cache", "Share of a GPU's memory the engine may use for everything.", 0.92, gt=0, le=1
     )
     kv_cache_memory_bytes: Bytes | None = _knob(
         "cache", "Memory of the KV cache (2GiB); given, gpu_memory_utilization does not count.", None, gt=0

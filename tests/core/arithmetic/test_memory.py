@@ -52,7 +52,9 @@ GPT_OSS_20B = LLAMA_8B | {
     "layer_types": ["sliding_attention", "full_attention"] * 12,
     "quantization_config": {"quant_method": "mxfp4"},
 }
-SERVER = MemorySettings(max_num_batched_tokens=8192, max_num_seqs=1024, max_model_len=16000)
+SERVER = MemorySettings(
+    max_num_batched_tokens=8192, max_num_seqs=1024, max_model_len=16000, gpu_memory_utilization=0.9
+)
 
 
 def budget(config: dict, **changes: object) -> MemoryBudget:
