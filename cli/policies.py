@@ -76,7 +76,9 @@ def _describe(policy: Any) -> dict[str, Any]:
 
     shown: dict[str, Any] = {"name": policy.name, "description": policy.description}
     if policy.plugin is not None:
-        shown["plugin"] = policy.plugin
+        name, given = _named(policy.plugin)
+        parameters = {key: {"value": value, "what": ""} for key, value in given.items()}
+        shown["plugin"] = {"name": name, "what": "", "parameters": parameters}
     else:
         for kind in registry.catalogue():
             shown[kind] = _part(kind, getattr(policy, kind))
@@ -87,8 +89,7 @@ def _describe(policy: Any) -> dict[str, Any]:
 def _part(kind: str, named: str | dict[str, Any]) -> dict[str, Any]:
     from ..policies import registry
 
-    given = {"name": named} if isinstance(named, str) else dict(named)
-    name = given.pop("name")
+    name, given = _named(named)
     part = registry.described(kind, name)
     parameters = {
         key: {"value": given.get(key, about["default"]), "what": about["what"]}
@@ -97,19 +98,22 @@ def _part(kind: str, named: str | dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "what": part["what"], "parameters": parameters}
 
 
+def _named(part: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a part, and the parameters given with it."""
+    given = {"name": part} if isinstance(part, str) else dict(part)
+    return given.pop("name"), given
+
+
 def _policy_text(shown: dict[str, Any]) -> str:
     lines = [": ".join(filter(None, (shown["name"], shown["description"])))]
     for kind in ("order", "victim", "chunking", "batching", "plugin"):
         part = shown.get(kind)
         if part is None:
             continue
-        if not isinstance(part, dict) or "what" not in part:
-            lines.append(f"  {kind:<9} {part}")
-            continue
         lines.append(f"  {kind:<9} {': '.join(filter(None, (part['name'], part['what'])))}")
         for key, about in part["parameters"].items():
-            value, what = (about["value"], about["what"]) if isinstance(about, dict) else (about, "")
-            lines.append(f"  {'':<9}   {key} = {value}" + (f"  ({what})" if what else ""))
+            what = f"  ({about['what']})" if about["what"] else ""
+            lines.append(f"  {'':<9}   {key} = {about['value']}{what}")
     if shown["knobs"]:
         lines.append("  knobs (one given in the configuration wins)")
         lines += [f"  {'':<9}   {key} = {value}" for key, value in shown["knobs"].items()]
@@ -121,8 +125,8 @@ def _catalogue_text(catalogue: dict[str, list[dict[str, Any]]]) -> str:
     for kind, entries in catalogue.items():
         lines.append(kind)
         for entry in entries:
-            lines.append(f"  {entry['name']:<15} {entry['what']}")
+            lines.append(f"  {entry['name']:<15}  {entry['what']}")
             for key, about in entry["parameters"].items():
-                lines.append(f"  {'':<15}   {key} = {about['default']}  ({about['what']})")
+                lines.append(f"  {'':<15}    {key} = {about['default']}  ({about['what']})")
     lines += ["", "A policy file names what is not to be as by default:", *_EXAMPLE]
     return "\n".join(lines)

@@ -87,6 +87,20 @@ def test_a_part_of_an_installed_package_is_shown_as_any_other(
     assert "tier = silver  (who goes first)" in text
 
 
+def test_a_plug_in_is_shown_with_its_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(**_: Any) -> Any:
+        return registry.load_policy("naive").build()
+
+    monkeypatch.setattr(registry, "plugins", lambda: {"whole": SimpleNamespace(load=lambda: make)})
+    file = tmp_path / "whole.yaml"
+    file.write_text("plugin: {name: whole, tiers: 3}\n")
+    assert run("show", str(file)).stdout.splitlines() == [
+        "whole",
+        "  plugin    whole",
+        "              tiers = 3",
+    ]
+
+
 def test_an_unknown_policy_is_an_error_that_names_the_nearest() -> None:
     result = run("show", "contin")
     assert result.exit_code == 2
