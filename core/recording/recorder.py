@@ -11,17 +11,17 @@ from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
-import structlog
 
 from ...policies.registry import PolicyFile
 from ..errors import EvidenceError
+from ..logs import get_logger
 from ..request import FINISH_STOP, Request
 from ..schedule.outcome import Update
 from ..schedule.plan import StepPlan, StepResult
 from ..schedule.scheduler import Scheduler
 from ..workload.traces import RECORDING_VERSION
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def plan_digest(plan: StepPlan) -> str:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
-import structlog
 
 from ...policies.base import ADMIT, Admission, Budget, Events, Key, Policy, RequestView, StepView, Verdict
+from ..logs import get_logger
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _NUMBERS = frozenset({int, float, bool, np.float64, np.float32, np.int64, np.int32})
 _WIDEST = 1 << 63  # numpy's floats cannot be compared with every int
 
-_log = structlog.get_logger("camshaft.policy")
+_log = get_logger("camshaft.policy")
 
 # What a policy may raise without ending the engine; a key press still does.
 FAULTS = (Exception, SystemExit, GeneratorExit)

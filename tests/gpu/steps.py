@@ -184,6 +184,7 @@ def _scheduler(capacity: Any, sequences: int, prompt: int, steps: int) -> Any:
     except ModuleNotFoundError:
         silent = types.ModuleType("structlog")
         silent.get_logger = lambda *names: None  # type: ignore[attr-defined]
+        silent.is_configured = lambda: True  # type: ignore[attr-defined]
         sys.modules["structlog"] = silent
     from camshaft.core.request import Request, SamplingParams
     from camshaft.core.schedule.params import SchedulerParams
