@@ -107,10 +107,10 @@ class Server:
         try:
             ready = await self._load()
             if ready is None:
-                return Exit.FAILED
-            address = _address(self._config, listener)
-            log.info(f"loaded in {time.monotonic() - begun_s:.1f} s", policy=ready.policy)
-            await self._serve(listener, address)
+                log.info("told to stop while loading")
+            else:
+                log.info(f"loaded in {time.monotonic() - begun_s:.1f} s", policy=ready.policy)
+                await self._serve(listener, _address(self._config, listener))
         finally:
             for task in self._tasks:
                 task.cancel()
