@@ -58,6 +58,11 @@ class Block(msgspec.Struct):
     begin: int
     end: int = sys.maxsize
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has an end."""
+        return self.end < sys.maxsize
+
     def holds(self, offset: int) -> bool:
         """Whether what stands at `offset` is part of it."""
         return self.begin <= offset < self.end

@@ -41,7 +41,8 @@ def read_python(source: Source, label: str) -> list[Configuration]:
     try:
         tree = ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        where = f", line {line}" if line else ""
         raise UnreadableInput(f"{label}{where}: not Python that can be read ({error})") from None
     reader = _Script(source, label, tree)
     found = [item for node in _in_order(tree) for item in reader.configurations(node)]
@@ -220,9 +221,10 @@ class _Script:
 
     def _mapping(self, node: ast.expr) -> dict[str, tuple[Node, ast.expr]] | None:
         """The keys of a `**mapping` that is written out: where each stands, and the expression of its value."""
-        if isinstance(node, ast.Name):
-            written = self._names.get(node.id)
-            return None if written is None else self._mapping(written)
+        seen: set[str] = set()
+        while isinstance(node, ast.Name) and node.id in self._names and node.id not in seen:
+            seen.add(node.id)
+            node = self._names[node.id]
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
             if len(keys) == len(node.keys):

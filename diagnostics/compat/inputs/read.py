@@ -49,16 +49,21 @@ def read_again(text: str, of: Configuration) -> list[Configuration]:
 def read_path(path: Path, engine: str | None = None) -> list[Configuration]:
     """The configurations in a file. Raises UnreadableInput when it cannot be read or holds none."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UnreadableInput(
-                f"{path} is larger than {MAX_BYTES // 2**20} MiB: check its documents apart"
-            )
-        text = path.read_bytes().decode("utf-8-sig")
+        text = _text(path)
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UnreadableInput(f"{path} is not text in UTF-8") from None
     return read_text(text, str(path), path.parent, engine)
+
+
+def _text(path: Path) -> str:
+    """A file's text, its line ends as they are. Raises OSError, UnicodeDecodeError, or UnreadableInput for a long one."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)  # a device has no size and no end
+    if len(data) > MAX_BYTES:
+        raise UnreadableInput(f"{path} is larger than {MAX_BYTES // 2**20} MiB: check its documents apart")
+    return data.decode("utf-8-sig")
 
 
 def read_text(
@@ -194,10 +199,9 @@ def _complete(configuration: Configuration, folder: Path) -> Configuration:
         if configuration.engine != "vllm" and not path.is_file():
             continue  # the name of a preset
         try:
-            if value.opaque or path.stat().st_size > MAX_BYTES:
+            if value.opaque or not path.is_file() or path.stat().st_size > MAX_BYTES:
                 raise OSError
-            text = path.read_text(encoding="utf-8-sig")
-            tree = Tree(Source(str(path), text))
+            tree = Tree(Source(str(path), _text(path)))
             settings = (
                 read_settings(tree, tree.documents[0], configuration.engine) if tree.documents else None
             )

@@ -15,6 +15,9 @@ from .lexer import ASSIGNMENT, Char, Piece, RawWord
 
 # The value of a variable: literal text, and parts that only a run could tell.
 Value = list[Piece]
+# A value or an array of more than that is taken for unknown: a few lines can double one without end.
+MAX_CHARACTERS = 20_000
+MAX_ITEMS = 2_000
 OPTIONS = re.compile(r"(^|\s)-")
 # What documentation writes for words that it leaves out.
 OMITTED = ("...", "\N{HORIZONTAL ELLIPSIS}")
@@ -98,8 +101,7 @@ class Shell(msgspec.Struct):
 
     def is_conditional(self, offset: int) -> bool:
         """Whether what stands there is in a branch that has been left."""
-        closed = [block for block in self.blocks if block.kind in BRANCHES and block not in self.open]
-        return any(block.holds(offset) for block in closed)
+        return any(block.holds(offset) and block.closed for block in self.blocks if block.kind in BRANCHES)
 
     def assign(self, word: RawWord, export: bool, begin: int | None = None) -> None:
         """Apply `NAME=value`, `NAME+=value` or `NAME=(items)`; `begin` is where its statement begins, if it is alone."""
@@ -113,6 +115,8 @@ class Shell(msgspec.Struct):
             if not match.group(1):  # what another branch gives is worth checking too
                 old = [item for item in old if self._is_beside(item[0])]
             self.arrays[name] = old + items
+            if len(self.arrays[name]) > MAX_ITEMS:
+                del self.arrays[name]
             return
         value = self._value(word, match.end())
         if self.branches:
@@ -125,10 +129,13 @@ class Shell(msgspec.Struct):
             if not match.group(1):
                 old = [*old, Piece("text", [(" ", word.start)])] if self._is_alternative(old, value) else []
             self.variables[name] = old + value
+            if sum(len(piece.chars) for piece in self.variables[name]) > MAX_CHARACTERS:
+                del self.variables[name]
         if self.branches:
             self.inside[name].add(self._text(name) if name in self.variables else None)
         if export or self.export_all or name in self.exported:
-            text = None if _is_opaque(self.variables.get(name, value)) else self._text(name)
+            known = self.variables.get(name)
+            text = None if known is None or _is_opaque(known) else self._text(name)
             start = word.start if begin is None else begin
             self.exported[name] = EnvSetting(
                 name, text, self.source.place(word.start), self.source, start, word.end

@@ -333,6 +333,17 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
             read_path(tmp_path / name)
     with pytest.raises(UnreadableInput):
         read_command("ls -l")
+    with pytest.raises(UnreadableInput, match="larger than 4 MiB"):
+        read_path(Path("/dev/zero"))
+    (found,) = read_command("vllm serve m --config /dev/zero")
+    assert found.unread == ("/dev/zero",)
+
+
+def test_a_settings_file_that_a_command_names_keeps_its_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"model: m\r\nseed: 1\r\n")
+    (tmp_path / "run.sh").write_bytes(b"vllm serve --config a.yaml\n")
+    (found,) = read_path(tmp_path / "run.sh")
+    assert found.entries[0].source.text == "model: m\r\nseed: 1\r\n"
 
 
 def test_a_text_that_expands_without_end_is_refused() -> None:

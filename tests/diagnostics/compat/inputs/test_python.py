@@ -162,3 +162,9 @@ def test_what_else_of_vllm_a_script_leans_on_is_named() -> None:
     assert not read_text(
         "from vllm import LLM, SamplingParams\nLLM('m').generate('x', SamplingParams())\n", "a.py"
     )[0].notes
+
+
+@pytest.mark.parametrize("given", ["a", "**a", "seed=a", "**{'seed': a}"])
+def test_names_that_stand_for_each_other_are_unknown(given: str) -> None:
+    (found,) = read_text(f"from vllm import LLM\na = b\nb = a\nLLM({given})\n", "a.py")
+    assert all(entry.opaque for entry in found.entries)

@@ -144,3 +144,16 @@ def test_what_is_printed_or_looked_for_is_not_run() -> None:
 def test_servers_of_a_script_are_told_apart_by_their_lines() -> None:
     found = read_text("M=m\nvllm serve $M --port 1 &\nvllm serve $M\nvllm serve n --port 2\n", "a.sh")
     assert [item.label for item in found] == ["a.sh:2", "a.sh:3", "a.sh:4"]
+
+
+@pytest.mark.parametrize(
+    ("first", "doubled", "command"),
+    [
+        ("A=--seed", 'A="$A $A"', "vllm serve m $A"),
+        ("export A=--seed", 'export A="$A $A"', "vllm serve m $A"),
+        ("A=(--seed 1)", 'A=("${A[@]}" "${A[@]}")', 'vllm serve m "${A[@]}"'),
+    ],
+)
+def test_what_doubles_without_end_becomes_unknown(first: str, doubled: str, command: str) -> None:
+    (found,) = read_text("\n".join([first, *[doubled] * 60, command]), "a.sh")
+    assert all(word.opaque for word in found.words[1:])
