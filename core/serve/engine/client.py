@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from ... import errors
-from ...errors import CamshaftError, EngineDead, QueueFull
+from ...errors import CamshaftError, EngineDead, EngineError, QueueFull
 from ...messages import (
     Abort,
     AddRequest,
@@ -167,7 +167,7 @@ class EngineClient:
             self._metrics.count_aborted(len(handles))
 
     async def query(self, what: str, argument: str = "") -> dict[str, Any]:
-        """Asks the engine; answered between two steps. Raises EngineDead, or TimeoutError."""
+        """Asks the engine; answered between two steps. Raises EngineDead, or EngineError where it says nothing."""
         if self.dead is not None:
             raise self.dead
         self._next_handle += 1
@@ -176,6 +176,9 @@ class EngineClient:
         self._link.send(Query(number, what, argument))
         try:
             return await asyncio.wait_for(self._answers[number], _QUERY_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            why = f"the engine has said nothing for {_QUERY_TIMEOUT_S:g} s: its step is long, or it hangs"
+            raise EngineError(why) from None
         finally:
             del self._answers[number]
 

@@ -145,6 +145,19 @@ def test_an_engine_that_hangs_is_not_healthy(model_folder: Path, monkeypatch: py
         assert server.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["explain/x", "stats", "memory", "integrity"])
+def test_a_question_that_an_engine_does_not_answer(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("camshaft.core.serve.engine.client._QUERY_TIMEOUT_S", 0.05)
+    with ThreadPoolExecutor(1) as pool, running_server(model_folder, {"step_s": 1.0}) as server:
+        future = pool.submit(server.post, COMPLETIONS, {"prompt": "ab", "max_tokens": 1})
+        eventually(lambda: server.get("/load").json() == {"server_load": 1})
+        told = server.get(f"/debug/{path}").json()["error"]["message"]
+        assert told.startswith("the engine has said nothing for 0.05 s")
+        assert future.result().status_code == 200
+
+
 def test_drain_finishes_what_runs(model_folder: Path) -> None:
     codes: list[int] = []
     body = {**ENDLESS, "max_tokens": 60, "stream": True}
