@@ -176,7 +176,7 @@ class EngineClient:
         self._link.send(Query(number, what, argument))
         try:
             return await asyncio.wait_for(self._answers[number], _QUERY_TIMEOUT_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             why = f"the engine has said nothing for {_QUERY_TIMEOUT_S:g} s: its step is long, or it hangs"
             raise EngineError(why) from None
         finally:
