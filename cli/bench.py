@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from .loads import LOAD_HELP, PACES, SLO_HELP, refuse_both, workload_of
+from .loads import GOOD, LOAD_HELP, PACES, SLO_HELP, refuse_both, workload_of
 from .names import policy_list, presets, set_option, workloads
 from .output import console, format_option, output_option, print_columns, user_errors, write_json
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..core.workload import Workload
 
 
-EPILOG = f"""{SLO_HELP}
+EPILOG = f"""{SLO_HELP} A load keeps them where {GOOD}.
 
 {LOAD_HELP}
 
