@@ -156,8 +156,8 @@ def _merged(events: list[dict[str, Any]], every_token: bool) -> Iterator[dict[st
 def _what(event: dict[str, Any]) -> str:
     kind = event["event"]
     if kind == "waited":
-        steps = _counted(event["steps"], "step")
-        return f"waited {event['until_ms'] - event['at_ms']:.1f} ms ({steps}): {event['why']}"
+        steps = f" ({_counted(event['steps'], 'step')})" if event["steps"] else ""
+        return f"waited {event['until_ms'] - event['at_ms']:.1f} ms{steps}: {event['why']}"
     if kind == "evicted":
         return f"evicted, its blocks given to others: {event['why']}"
     if kind == "chunk":

@@ -34,6 +34,7 @@ class Guard:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.faults = 0
+        self._told = 0  # of the faults, when one was logged
         self.enabled = True
         self._faulty_steps = 0
         self._fault_this_step = False
@@ -97,8 +98,10 @@ class Guard:
         self.faults += 1
         if not self._fault_this_step:
             self._fault_this_step = True
-            if self._faulty_steps == 0:
-                _log.warning("policy fault", policy=self.name, call=name, fault=what)
+            # Seldom in a row, but often: told at the first, and whenever they have doubled.
+            if self._faulty_steps == 0 and self.faults >= 2 * self._told:
+                self._told = self.faults
+                _log.warning("policy fault", policy=self.name, call=name, fault=what, faults=self.faults)
 
 
 def _raised_at(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -25,23 +25,28 @@ class Blocked(Enum):
     NO_MEMORY = "the device ran out of memory"
 
 
+def _nobody() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
+
+
 @dataclass(slots=True)
 class StepRecord:
     """One step. seqs, starts and num_tokens are aligned; seqs are arrival numbers."""
 
     step: int
     start_s: float
-    seqs: np.ndarray
-    starts: np.ndarray
-    num_tokens: np.ndarray
-    num_decodes: int
-    admitted: tuple[int, ...]
-    evicted: tuple[int, ...]
-    blocked: Blocked
-    blocked_seq: int
     waiting: int
+    blocked: Blocked
+    blocked_seq: int = -1
+    seqs: np.ndarray = field(default_factory=_nobody)
+    starts: np.ndarray = field(default_factory=_nobody)
+    num_tokens: np.ndarray = field(default_factory=_nobody)
+    num_decodes: int = 0
+    admitted: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
     budget: Budget | None = None  # None: no step was made
     duration_ms: float = 0.0
+    idle: bool = False  # no step, but the time in which nobody who waited could run
 
 
 class Ledger:
@@ -58,6 +63,11 @@ class Ledger:
             self._lives.popitem(last=False)
 
     def record(self, step: StepRecord) -> None:
+        before = self.steps[-1] if self.steps else None
+        if before is not None and before.idle:
+            before.duration_ms = (step.start_s - before.start_s) * 1e3
+            if step.idle and (step.blocked, step.blocked_seq) == (before.blocked, before.blocked_seq):
+                return
         self.steps.append(step)
 
     def undone(self, count: int, instead: StepRecord) -> None:
@@ -146,12 +156,14 @@ class Ledger:
         last, until_ms = events[-1] if events else {}, round(since_ms + record.duration_ms, 3)
         if last.get("event") == "waited" and last["why"] == why:
             last["until_ms"] = until_ms
-            last["steps"] += 1
+            last["steps"] += not record.idle
         else:
-            events.append({**at, "event": "waited", "why": why, "until_ms": until_ms, "steps": 1})
+            events.append(
+                {**at, "event": "waited", "why": why, "until_ms": until_ms, "steps": int(not record.idle)}
+            )
 
     def _why_not(self, record: StepRecord, request: Request) -> str:
-        if record.start_s < request.arrival_s:
+        if record.start_s < request.arrival_s and not record.idle:
             return "a step was under way when it arrived"
         why = _no_budget(record) if record.blocked is Blocked.NO_BUDGET else record.blocked.value
         if record.blocked_seq == request.seq or record.blocked in (Blocked.NO_SLOT, Blocked.NO_MEMORY):

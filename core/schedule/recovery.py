@@ -110,17 +110,7 @@ def start_over(scheduler: Scheduler, now_s: float, limit: int | None, why: str |
 
 
 def _record(scheduler: Scheduler, now_s: float, steps: int, retreat: Retreat) -> None:
-    record = StepRecord(
-        step=scheduler.step - 1,
-        start_s=now_s,
-        seqs=np.empty(0, dtype=np.int64),
-        starts=_NONE,
-        num_tokens=_NONE,
-        num_decodes=0,
-        admitted=(),
-        evicted=tuple(retreat.evicted),
-        blocked=Blocked.NO_MEMORY,
-        blocked_seq=-1,
-        waiting=len(scheduler.waiting),
-    )
+    waiting = len(scheduler.waiting)
+    evicted = tuple(retreat.evicted)
+    record = StepRecord(scheduler.step - 1, now_s, waiting, Blocked.NO_MEMORY, evicted=evicted)
     scheduler.ledger.undone(steps, record)

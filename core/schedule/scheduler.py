@@ -133,6 +133,11 @@ class Scheduler:
         if batch.empty and not self.in_flight:
             self._unblock(view, batch)
         if batch.empty:
+            if len(self.waiting) and not self.in_flight:
+                held = StepRecord(
+                    self.step, now_s, len(self.waiting), batch.blocked, batch.blocked_seq, idle=True
+                )
+                self.ledger.record(held)
             return None
         return self._plan(view, batch)
 

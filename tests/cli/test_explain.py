@@ -80,6 +80,12 @@ def test_one_token_is_told_as_one() -> None:
     assert "prompt token 0, in a step of 1 token that took" in text
 
 
+def test_a_wait_in_which_no_step_was_made() -> None:
+    waited = {**LIFE["events"][0], "steps": 0, "why": "the policy deferred it"}
+    text = "\n".join(story("x", {**LIFE, "events": [waited]}))
+    assert "waited 12.5 ms: the policy deferred it" in text
+
+
 def test_a_refusal_says_why() -> None:
     refused = {**LIFE, "finish_reason": "rejected", "why": "too long for this server", "queued_ms": None}
     text = "\n".join(story("cmpl-a-0", refused))

@@ -161,6 +161,18 @@ def test_answers_that_differ_from_call_to_call_can_be_ordered(harness: Callable[
     assert h.scheduler.guard.faults
 
 
+def test_faults_now_and_then_do_not_flood_the_log(harness: Callable[..., Any]) -> None:
+    third = Third("on_events", None)
+    third.step_budget = lambda step: None if step.step % 2 else Budget(step.max_num_batched_tokens)
+    h = harness(third, max_num_seqs=4)
+    with capture_logs() as lines:
+        for _ in range(20):
+            h.add(3, max_tokens=20)
+        h.drain()
+    assert h.scheduler.guard.faults > 40
+    assert 1 < len(lines) < 10
+
+
 def test_a_key_press_ends_the_engine(harness: Callable[..., Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
         served(harness, "order_key", KeyboardInterrupt())

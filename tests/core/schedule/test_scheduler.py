@@ -10,6 +10,8 @@ import pytest
 from camshaft.core.errors import RequestError, StateError
 from camshaft.core.request import Request, SamplingParams, State
 from camshaft.core.schedule.waiting import WaitingQueue
+from camshaft.policies.base import ADMIT, Admission, Verdict
+from camshaft.policies.registry import load_policy
 
 Make = Callable[..., Any]
 
@@ -208,6 +210,24 @@ def test_the_ledger_tells_why_a_request_waited(harness: Make) -> None:
     assert kinds == [("waited", None), ("admitted", None), ("chunk", 32), ("chunk", 8), ("token", 1)]
     assert "slots" in told["events"][0]["why"]
     assert h.scheduler.ledger.explain("nobody") is None
+
+
+def test_the_ledger_tells_of_the_time_in_which_nobody_could_run(harness: Make) -> None:
+    policy: Any = load_policy("continuous-chunked").build()
+    policy.admit = lambda view, step: ADMIT if step.now_s >= 0.5 else Admission(Verdict.DEFER)
+    h = harness(policy)
+    for number in range(2):
+        h.add(10, max_tokens=2, id=f"r{number}")
+        for _ in range(200):
+            assert h.scheduler.schedule(h.now) is None
+            h.now += 0.001
+    h.drain()
+    first, second = (h.scheduler.ledger.explain(f"r{number}")["events"][0] for number in range(2))
+    assert (first["event"], first["at_ms"], first["steps"]) == ("waited", 0.0, 0)
+    assert "the policy deferred it" in first["why"]
+    assert first["until_ms"] >= 400
+    assert (second["event"], second["at_ms"], second["steps"]) == ("waited", 0.0, 0)
+    assert len(h.scheduler.ledger.steps) < 10
 
 
 def test_the_ledger_counts_the_tokens_of_a_running_request(harness: Make) -> None:
