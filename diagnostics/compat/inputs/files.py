@@ -49,11 +49,12 @@ def read_settings(tree: Tree, node: yaml.Node, engine: str | None) -> Configurat
 
 
 def _is_foreign(items: list[tuple[object, yaml.Node, yaml.Node]]) -> bool:
-    """Whether a mapping is some other program's: nested, or of several keys, and few are options of an engine."""
+    """Whether a mapping is some other program's: nested, with lists or of several keys, and few are options of an engine."""
     names = [option_of(str(key)) for key, _, _ in items]
     values = [value.value for _, _, value in items if not isinstance(value, yaml.ScalarNode)]
     nested = any(not isinstance(item, yaml.ScalarNode) for value in values for item in value)
-    least = (len(items) + 1) // 2 if nested else max(int(len(items) > 2), len(items) // 4)
+    several = len(items) > 2 or bool(values)
+    least = (len(items) + 1) // 2 if nested else max(int(several), len(items) // 4)
     return all(_known(engine, names) < least for engine in ("vllm", "camshaft"))
 
 

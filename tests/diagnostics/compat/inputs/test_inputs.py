@@ -313,6 +313,8 @@ def test_systemd_unit() -> None:
         ("- 1\n- 2\n", "a.yaml"),
         ("apiVersion: v1\nkind: Service\n", "svc.yaml"),
         ("services:\n  db: {image: postgres}\n", "docker-compose.yml"),
+        ("resources:\n- a.yaml\n- vllm.yaml\n", "kustomization.yaml"),
+        ("resources: [vllm.yaml]\npatches: []\n", "kustomization.yaml"),
         ("echo hello\n", "a.sh"),
         ("vllm bench latency --model m\n", "a.sh"),
         ('FROM debian\nCMD ["bash"]\n', "Dockerfile"),
