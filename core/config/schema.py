@@ -91,7 +91,7 @@ class ServeConfig(BaseModel):
         "model", "Default sampling: auto reads the model's own, vllm ignores it.", "auto"
     )
     override_generation_config: JsonMapping = _knob(
-        "model", "Default sampling values that win over the model's own.", {}
+        "model", "Default sampling values that win over the model's own; max_new_tokens is a limit, too.", {}
     )
     hf_overrides: JsonMapping = _knob("model", "Values that replace those of the model's config.json.", {})
     hf_config_path: str | None = _knob("model", "Folder or hub id of a config.json other than the model's.")

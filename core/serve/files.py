@@ -11,7 +11,7 @@ from typing import Any
 from ..config import ServeConfig
 from ..errors import ConfigError, ModelError
 from ..json_files import read_json
-from .api.params import DEFAULT_KEYS, SamplingDefaults, is_usable
+from .api.params import DEFAULT_KEYS, SamplingDefaults, is_usable, max_new_tokens
 
 
 def check_certificate(config: ServeConfig) -> None:
@@ -55,6 +55,7 @@ def read_chat_template(given: str | None) -> str | None:
 def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefaults:
     """Defaults from the model's generation_config.json (`auto`), another folder's, or none (`vllm`).
 
+    A length that the operator sets, not the model, is a limit, too, as in vLLM.
     Raises ConfigError for a value of override_generation_config that no request could ask for.
     """
     for name, value in config.override_generation_config.items():
@@ -66,8 +67,12 @@ def sampling_defaults(config: ServeConfig, folder: Path | None) -> SamplingDefau
         where = folder if config.generation_config == "auto" else Path(config.generation_config)
         found = _read_generation_config(where, required=config.generation_config != "auto")
     merged = {**found, **config.override_generation_config}
+    models_own = config.generation_config in ("auto", "vllm")
     return SamplingDefaults.from_generation_config(
-        merged, max_logprobs=config.max_logprobs, stream_interval=config.stream_interval
+        merged,
+        most_tokens=max_new_tokens(config.override_generation_config if models_own else merged),
+        max_logprobs=config.max_logprobs,
+        stream_interval=config.stream_interval,
     )
 
 

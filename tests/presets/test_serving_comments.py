@@ -118,7 +118,7 @@ NAMES = (
     r"8 to 10 decode steps",
     r"a chunk of 256 tokens",
     r"half the model's 8,192",
-    r"stops after 512 tokens",
+    r"no answer is longer than 1,024 tokens",
 )
 
 

@@ -58,6 +58,7 @@ class SamplingDefaults:
 
     values: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = None
+    most_tokens: int | None = None  # whatever a request asks for
     seed: int | None = None
     max_logprobs: int = 20
     stream_interval: int = 1
@@ -68,12 +69,17 @@ class SamplingDefaults:
         values = {key: float(config[key]) for key in DEFAULT_KEYS if is_usable(key, config.get(key))}
         if config.get("do_sample") is False:
             values = {key: value for key, value in values.items() if key == "repetition_penalty"}
-        limit = config.get("max_new_tokens")
-        return cls(values=values, max_tokens=limit if isinstance(limit, int) and limit > 0 else None, **rest)
+        return cls(values=values, max_tokens=max_new_tokens(config), **rest)
 
     def number(self, name: str, given: float | None, otherwise: float) -> float:
         """The given value, else the model's default, else `otherwise`."""
         return given if given is not None else self.values.get(name, otherwise)
+
+
+def max_new_tokens(config: Mapping[str, Any]) -> int | None:
+    """The length that a generation_config.json names, if it is one."""
+    limit = config.get("max_new_tokens")
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def is_usable(name: str, value: Any) -> bool:
@@ -222,7 +228,7 @@ def _max_tokens(
             f"{asked} and the prompt has {prompt_len}; at most {room} can be generated",
             name,
         )
-    return asked, False
+    return min(asked, defaults.most_tokens or asked), False
 
 
 def _logprobs(body: CompletionRequest | ChatRequest, most: int) -> tuple[int | None, int | None]:

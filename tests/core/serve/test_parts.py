@@ -61,6 +61,21 @@ def test_the_model_s_own_length_never_lengthens(most: int | None, completion: bo
     assert wanted(body, 1, (), limits, defaults).params.max_tokens == expected
 
 
+def test_the_operator_s_length_is_a_limit(folder: Path) -> None:
+    """As in vLLM: that of override_generation_config or of a folder that is named, but not the model's own."""
+
+    def given(asked: int | None, **values: Any) -> int:
+        limits = ModelLimits(max_model_len=1000, vocab_size=10, max_prompt_chars=None)
+        body = CompletionRequest(prompt="x", max_tokens=asked)
+        return wanted(body, 1, (), limits, sampling_defaults(config(**values), folder)).params.max_tokens
+
+    assert (given(500), given(500, generation_config="vllm")) == (500, 500)
+    assert given(500, generation_config=str(folder)) == 77
+    for source in ("auto", "vllm"):
+        override = {"override_generation_config": {"max_new_tokens": 50}, "generation_config": source}
+        assert (given(500, **override), given(40, **override), given(None, **override)) == (50, 40, 16)
+
+
 def test_a_greedy_generation_config_sets_no_temperature(tmp_path: Path) -> None:
     found = {"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}
     (tmp_path / "generation_config.json").write_text(json.dumps(found))
