@@ -68,7 +68,7 @@ def mxfp4_experts() -> list[Build]:
     types |= dict.fromkeys(("factor", "limit", "alpha"), "fp32")
     sizes = itertools.product(((16, 4), (16, 32), (64, 64), (128, 96)), (5760, 2880))
     made = dict[str, Build]()
-    for arch, ((tokens, tiles), n) in itertools.product(ARCHES, list(sizes)):
+    for arch, ((tokens, tiles), n) in itertools.product(ARCHES, sizes):
         capability, gated = divmod(arch, 10), n == 5760
         if tokens > 64 and not has_warpgroups(capability):
             continue
