@@ -287,26 +287,35 @@ def _raise_file_limit() -> None:
 def bind(config: ServeConfig) -> socket.socket:
     """The listening address, taken before anything is loaded. Raises ConfigError if it cannot be had."""
     try:
-        if config.uds:
-            _remove_stale(config.uds)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(config.uds)
-            return listener
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        # Only with the protocol named does asyncio set TCP_NODELAY; without it a token may wait 40 ms.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        # Until it listens, whoever sets the option could bind there, too.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        return listener
-    except OSError as error:
+        return _bound(config)
+    except (OSError, ValueError, TypeError) as error:  # the latter two: what cannot be a name
         where = config.uds or f"{config.host}:{config.port}"
-        taken = error.errno == errno.EADDRINUSE
+        number = error.errno if isinstance(error, OSError) else None
+        taken = number == errno.EADDRINUSE
         free = "" if config.uds else " (--port 0 is any free one)"
         hint = f"; stop what listens there, or give another one{free}" if taken else ""
-        why = f"cannot listen on {where}: {error.strerror or error}{hint}"
+        why = f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}{hint}"
         raise ConfigError(why, "uds" if config.uds else "port" if taken else "host") from error
+
+
+def _bound(config: ServeConfig) -> socket.socket:
+    with contextlib.ExitStack() as unless_bound:
+        if config.uds:
+            _remove_stale(config.uds)
+            listener = unless_bound.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(config.uds)
+        else:
+            family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+            # Only with the protocol named does asyncio set TCP_NODELAY; without it a token may wait 40 ms.
+            listener = unless_bound.enter_context(
+                socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            )
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((config.host, config.port))
+            # Until it listens, whoever sets the option could bind there, too.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        unless_bound.pop_all()
+        return listener
 
 
 def _remove_stale(path: str) -> None:

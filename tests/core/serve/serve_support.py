@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import pytest
 import uvloop
 from fake_engine import fake_factory
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from camshaft.core.config import ServeConfig
+from camshaft.core.errors import ConfigError
 from camshaft.core.serve.parts import Parts
 from camshaft.core.serve.server import Server
 from camshaft.core.tokenizer import Tokenizer
@@ -128,6 +130,17 @@ def running(parts: Parts, on_exit: Callable[[int], None] | None = None) -> Itera
         assert not thread.is_alive()
         if on_exit is not None:
             on_exit(box["exit"])
+
+
+def refuse_before_loading(config: ServeConfig, says: str) -> None:
+    def never() -> Any:
+        raise AssertionError("nothing may be loaded")
+
+    async def start() -> int:
+        return await Server(Parts(config, fake_factory(eos=0), never)).run()
+
+    with pytest.raises(ConfigError, match=says):
+        asyncio.run(start())
 
 
 def eventually(check: Callable[[], bool], timeout_s: float = 60.0) -> None:

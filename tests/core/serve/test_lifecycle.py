@@ -18,15 +18,13 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import fake_factory
-from serve_support import Running, events, eventually, fake_parts, running_server
+from serve_support import Running, events, eventually, fake_parts, refuse_before_loading, running_server
 from structlog.testing import capture_logs
 
 from camshaft.core.config import ServeConfig
-from camshaft.core.errors import CapacityError, ConfigError, EngineError, ModelError
+from camshaft.core.errors import CapacityError, EngineError, ModelError
 from camshaft.core.messages import Ready
-from camshaft.core.serve.parts import Parts
-from camshaft.core.serve.server import Server, bind, tell_capacity
+from camshaft.core.serve.server import Server, tell_capacity
 
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "ab", "temperature": 0, "ignore_eos": True, "max_tokens": 250}
@@ -192,43 +190,6 @@ def test_an_engine_that_cannot_open(model_folder: Path, how: str, error: type[Ex
         pass
 
 
-def refuse_before_loading(config: ServeConfig, says: str) -> None:
-    def never() -> Any:
-        raise AssertionError("nothing may be loaded")
-
-    async def start() -> int:
-        return await Server(Parts(config, fake_factory(eos=0), never)).run()
-
-    with pytest.raises(ConfigError, match=says):
-        asyncio.run(start())
-
-
-def test_a_taken_port_is_refused_before_loading() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        refuse_before_loading(ServeConfig(model="m", port=other.getsockname()[1]), "cannot listen")
-
-
-def test_a_port_is_taken_before_anybody_listens_there() -> None:
-    with bind(ServeConfig(model="m", port=0)) as first:
-        refuse_before_loading(ServeConfig(model="m", port=first.getsockname()[1]), "cannot listen")
-
-
-def test_a_unix_socket_left_behind_is_taken_over(tmp_path: Path) -> None:
-    config = ServeConfig(model="m", uds=str(tmp_path / "engine.sock"))
-    with bind(config):  # still loading: bound, and nobody answers
-        refuse_before_loading(config, "cannot listen")
-    bind(config).close()
-
-
-def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("mine")
-    refuse_before_loading(ServeConfig(model="m", uds=str(notes)), "cannot listen")
-    assert notes.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     "name", ["chat_template", "ssl_certfile", "ssl_keyfile", "generation_config", "record"]
 )
@@ -297,6 +258,11 @@ class Process:
         assert self.process.stderr is not None
         self.log.extend(self.process.stderr)
 
+    def close(self) -> None:
+        self._reader.join(30)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
     def _find(self, text: str) -> str | None:
         assert self.process.poll() is None or self._reader.is_alive(), "".join(self.log)
         return next((line for line in list(self.log) if text in line), None)
@@ -324,6 +290,7 @@ def process(model_folder: Path, tmp_path: Path):
         finally:
             process.process.kill()
             process.process.wait()
+            process.close()
             eventually(lambda: not alive(process.engine_pid))
 
 

@@ -208,7 +208,8 @@ def test_one_request_id_twice_at_once(real: Running) -> None:
 
 
 def test_the_frontend_holds_nothing_of_200_requests_many_of_which_left(real: Running) -> None:
-    remembered = ("client._ids", "metrics.http", "stats.")  # names for `explain`, counts, the last figures
+    # names and errors for `explain`, counts, the last figures
+    remembered = ("client._ids", "service.faults", "metrics.http", "stats.")
 
     def held() -> dict[str, int]:
         eventually(lambda: real.get("/load").json() == {"server_load": 0})
