@@ -12,7 +12,7 @@ import msgspec
 from ...errors import RequestError
 from ...request import SamplingParams
 from ..text.generation import TextRules
-from .prompts import Limits, Tokenizer, check_ids, off_loop
+from .prompts import Limits, Tokenizer, check_ids, context_length, off_loop
 from .wire import ChatRequest, CompletionRequest, SamplingFields
 
 # Fields the engine knows and cannot honour; a client that sets one must hear of it.
@@ -224,8 +224,8 @@ def _max_tokens(
         raise RequestError(f"{name} must be at least 1, got {asked}{hint}", name)
     if asked > room:
         raise RequestError(
-            f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len), but {name} is "
-            f"{asked} and the prompt has {prompt_len}; at most {room} can be generated",
+            f"{context_length(limits)}, but {name} is {asked} and the prompt has {prompt_len}; at most {room} can "
+            "be generated",
             name,
         )
     return min(asked, defaults.most_tokens or asked), False

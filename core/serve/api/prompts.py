@@ -107,11 +107,15 @@ async def _encode_texts(
     return await off_loop(sum(map(len, texts)), encode)
 
 
+def context_length(limits: Limits) -> str:
+    """The words on which litellm and others shorten a conversation."""
+    return f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len)"
+
+
 def _check_chars(limits: Limits, chars: int) -> None:
     if limits.max_prompt_chars is not None and chars > limits.max_prompt_chars:
         raise RequestError(
-            f"the prompt has {chars} characters, more than {limits.max_model_len} tokens "
-            "(max_model_len) can hold",
+            f"{context_length(limits)}, but the prompt has {chars} characters, more than they can hold",
             "prompt",
         )
 
@@ -156,8 +160,7 @@ def check_length(prompt_len: int, limits: Limits) -> None:
         raise RequestError("the prompt has no tokens; at least one is needed", "prompt")
     if prompt_len >= limits.max_model_len:
         raise RequestError(
-            f"This model's maximum context length is {limits.max_model_len} tokens (max_model_len), but the "
-            f"prompt has {prompt_len}; shorten it, or set truncate_prompt_tokens",
+            f"{context_length(limits)}, but the prompt has {prompt_len}; shorten it, or set truncate_prompt_tokens",
             "prompt",
         )
 
@@ -177,9 +180,7 @@ async def chat_prompt(
         )
     count = len(body.messages or ())
     if count > limits.max_model_len:
-        raise RequestError(
-            f"{count} messages cannot fit {limits.max_model_len} tokens (max_model_len)", "messages"
-        )
+        raise RequestError(f"{context_length(limits)}, but there are {count} messages", "messages")
     messages = [_plain(index, message) for index, message in enumerate(body.messages or ())]
     continues = bool(body.continue_final_message)
     generation = body.add_generation_prompt if body.add_generation_prompt is not None else not continues

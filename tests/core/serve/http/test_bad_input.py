@@ -101,13 +101,22 @@ def test_random_fields(server: Running, fields: dict[str, Any]) -> None:
         check_error(reply)
 
 
-@pytest.mark.parametrize("fields", [{"prompt": "x" * 300}, {"prompt": "x", "max_tokens": 256}])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (COMPLETIONS, {"prompt": "x" * 300}),
+        (COMPLETIONS, {"prompt": "x" * 100_000}),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 256}),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 100_000}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 300}),
+    ],
+)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_context_that_is_too_long_is_said_in_the_words_that_clients_look_for(
-    server: Running, fields: dict[str, Any], streamed: bool
+    server: Running, path: str, fields: dict[str, Any], streamed: bool
 ) -> None:
     """litellm and agents built on it shorten the conversation on these words, and on no others."""
-    reply = server.post("/v1/completions", {**fields, "stream": streamed})
+    reply = server.post(path, {**fields, "stream": streamed})
     assert reply.status_code == 400
     assert reply.json()["error"]["message"].startswith("This model's maximum context length is 256 tokens")
 
