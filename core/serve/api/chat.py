@@ -58,6 +58,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     """Answers one call. Raises CamshaftError for what is wrong with it."""
     service.check_open()
     body = await read_struct(request, ChatRequest, service.config.max_body_bytes)
+    reply_id = f"chatcmpl-{take_request_id(request, body.request_id)}"
     model = service.check_model(body.model)
     refuse_unsupported(body)
     trust = service.config.trust_request_chat_template
@@ -68,7 +69,6 @@ async def chat_completions(service: Service, request: Request) -> Response:
     bad_words = await bad_word_ids(body, service.tokenizer)
     check_listed_ids(body, bad_words, body.n or 1)
     want = wanted(body, len(prompt), bad_words, service.limits, service.defaults)
-    reply_id = f"chatcmpl-{take_request_id(request, body.request_id)}"
     continues = bool(body.continue_final_message)
     call = _Call(
         service=service,

@@ -48,6 +48,7 @@ async def completions(service: Service, request: Request) -> Response:
     """Answers one call. Raises CamshaftError for what is wrong with it."""
     service.check_open()
     body = await read_struct(request, CompletionRequest, service.config.max_body_bytes)
+    reply_id = f"cmpl-{take_request_id(request, body.request_id)}"
     model = service.check_model(body.model)
     prompts = await completion_prompts(
         service.tokenizer, service.limits, body.prompt, body.add_special_tokens is not False
@@ -60,7 +61,6 @@ async def completions(service: Service, request: Request) -> Response:
     for prompt in prompts:
         check_length(len(prompt), service.limits)
         want.append(wanted(body, len(prompt), bad_words, service.limits, service.defaults))
-    reply_id = f"cmpl-{take_request_id(request, body.request_id)}"
     echoes = await _echoes(service, body, prompts)
     call = _Call(
         service=service,

@@ -112,6 +112,15 @@ def test_explain_tells_what_a_request_was_refused_with(server: Running) -> None:
     assert told["fault"]["status"] == 400
 
 
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/chat/completions"])
+def test_a_refused_request_has_the_id_that_its_body_names(server: Running, path: str) -> None:
+    name = f"named{len(path)}"
+    messages = [{"role": "user", "content": "x"}]
+    reply = server.post(path, {"model": "other", "messages": messages, "request_id": name})
+    assert (reply.status_code, reply.headers["x-request-id"]) == (404, name)
+    assert server.get(f"/debug/explain/{name}").json()["fault"]["status"] == 404
+
+
 def test_what_refusals_are_remembered_is_bounded() -> None:
     faults = LatestFaults()
     for number in range(5000):
