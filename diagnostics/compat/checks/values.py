@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -59,9 +60,16 @@ def refused(context: Context, misuse: Misuse) -> Finding:
         code="FL-08",
         change="value_syntax",
         message=f"{name} does not take {given!r} at {context.target}: {misuse.detail}.",
-        fix=_typed_fix(flag, given),
+        fix=_written_fix(misuse.option.origins[0], flag) or _typed_fix(flag, given),
         **common,
     )
+
+
+def _written_fix(origin: Word | Entry, flag: Flag) -> str | None:
+    """How a settings file gives a list or a mapping to an option of JSON, which its loader hands on as other words."""
+    if isinstance(origin, Word) or "json" not in flag.type or not isinstance(origin.value, (list, dict)):
+        return None
+    return f"Write `{origin.key}: '{json.dumps(origin.value, default=str)}'`."
 
 
 # A size as other programs take it; vLLM's human_readable_int takes one letter behind the number.

@@ -31,6 +31,25 @@ from unittest import mock
 STAND_INS = "--stand-in="
 
 
+class _Whatever(type):
+    """The type of classes whose every attribute exists, that may be indexed, and for which pydantic takes anything."""
+
+    def __getattr__(cls, name: str) -> object:
+        if name == "__get_pydantic_core_schema__":
+            return lambda *_: {"type": "any"}
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(cls, name, _whatever(name))
+        return getattr(cls, name)
+
+    def __getitem__(cls, _: object) -> _Whatever:
+        return cls
+
+
+def _whatever(name: str) -> _Whatever:
+    return _Whatever(name, (), {"__init__": lambda self, *args, **kwargs: None})
+
+
 class _StandIn(types.ModuleType):
     """A module whose every attribute exists."""
 
@@ -41,9 +60,8 @@ class _StandIn(types.ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = type(name, (), {"__init__": lambda self, *args, **kwargs: None})
-        setattr(self, name, value)
-        return value
+        setattr(self, name, _whatever(name))
+        return getattr(self, name)
 
 
 class _Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -163,6 +163,7 @@ def pick(files: list[RemoteFile], project: str, version: str) -> RemoteFile:
     wanted = parse(version)
     stem = project.replace("-", "_")
     sdists, wheels = [], []
+    released = []
     for file in files:
         found = re.fullmatch(
             rf"{stem}-([^-]+?)(\.tar\.gz|-.+\.whl)", file.name.replace(f"{project}-", f"{stem}-", 1)
@@ -170,14 +171,16 @@ def pick(files: list[RemoteFile], project: str, version: str) -> RemoteFile:
         if found is None:
             continue
         try:
-            same = parse(found[1]) == wanted and "+" not in found[1]
+            release = parse(found[1].partition("+")[0])
         except UnknownVersion:
             continue
-        if same:
+        released.append(release)
+        if release == wanted and "+" not in found[1]:
             (sdists if found[2] == ".tar.gz" else wheels).append(file)
     chosen = sdists or sorted(wheels, key=lambda file: "x86_64" not in file.name)
     if not chosen:
-        raise UnknownVersion(f"the index has no {project} {version}")
+        newest = f"; its newest is {max(released)}" if released else ""
+        raise UnknownVersion(f"the index has no {project} {version}{newest}")
     return chosen[0]
 
 

@@ -17,7 +17,20 @@ from camshaft.diagnostics.compat.releases.table import Table
 from camshaft.diagnostics.compat.releases.versions import parse
 
 PACKAGE = {
-    "vllm/__init__.py": "import a_library_nobody_has.with_parts\nfrom another_missing_one import Thing\nThing(1)\n",
+    "vllm/__init__.py": """
+        import a_library_nobody_has.with_parts
+        import pydantic
+        from another_missing_one import Thing
+
+        Thing(1)
+        LEVELS = {"high": Thing.HIGH}
+
+        class Cache(Thing[int, str]):
+            pass
+
+        class Message(pydantic.BaseModel):
+            thing: Thing
+    """,
     "vllm/envs.py": "environment_variables = {}\n",
     # like the real one, found out when first asked for
     "vllm/platforms.py": "class P:\n    device_type = ''\n\ndef __getattr__(name):\n    return P()\n",
