@@ -58,6 +58,7 @@ class Driver:
         accelerator: FakeAccelerator | None = None,
         sizes: tuple[int, ...] = (),
         max_num_batched_tokens: int = 400,
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         limits = Limits(
             num_blocks=BLOCKS,
@@ -66,6 +67,7 @@ class Driver:
             max_model_len=LENGTH,
             capture_sizes=sizes,
             max_num_batched_tokens=max_num_batched_tokens,
+            cache_dtype=cache_dtype,
         )
         self.executor = TorchExecutor.of(Loaded(model, limits), accelerator)
         self.figures: dict[str, int] = {}
@@ -281,12 +283,21 @@ class FakeAccelerator:
         return ", ".join(sorted(waits.found)) or None
 
 
-class Waits(TorchDispatchMode):
-    """Notes operators that a GPU's host waits in: for a value, or for how many there are."""
+ASKING = frozenset(
+    {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount"}
+)
 
-    ASK = frozenset(
-        {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount"}
-    )
+
+def waits_in(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a GPU's host waits in an operator: for a value, or for how many there are."""
+    name = func.overloadpacket.__name__
+    indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+    masks = any(index is not None and index.dtype == torch.bool for index in indices)
+    return name in ASKING or masks or (name == "repeat_interleave" and kwargs.get("output_size") is None)
+
+
+class Waits(TorchDispatchMode):
+    """Notes operators that a GPU's host waits in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,11 +309,8 @@ class Waits(TorchDispatchMode):
             made = func.decompose(*args, **kwargs)
         if made is not NotImplemented:
             return made
-        name = func.overloadpacket.__name__
-        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
-        masks = any(index is not None and index.dtype == torch.bool for index in indices)
-        if name in self.ASK or masks or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+        if waits_in(func, args, kwargs):
             callers = [Path(frame.filename) for frame in traceback.extract_stack()]
             if not any("kernels" in caller.parts for caller in callers):  # plain torch, not what a GPU runs
-                self.found.add(name)
+                self.found.add(func.overloadpacket.__name__)
         return func(*args, **kwargs)

@@ -36,11 +36,11 @@ class Variants:
         variants = self
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-            variants._record(kernel, args, kwargs)
+            variants.record(kernel, args, kwargs)
 
         def call(op: Dispatch, x: Any) -> Callable[..., Any] | None:
-            reference = _function(op, op._otherwise)
-            faster = _function(op, "triton")
+            reference = function_of(op, op._otherwise)
+            faster = function_of(op, "triton")
             if faster is None or op._name in (*FACTORIES, *SLOW):
                 return faster or reference
             assert reference is not None
@@ -54,7 +54,8 @@ class Variants:
         patch.setattr(jit.JITFunction, "run", run)
         patch.setattr(Dispatch, "__call__", call)
 
-    def _record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Of one launch."""
         binder = self._binders.get(kernel)
         if binder is None:
             binder = jit.create_function_from_signature(kernel.signature, kernel.params, self._backend)
@@ -65,6 +66,7 @@ class Variants:
         self.seen.add((kernel.__name__, f"{[f'{n}={s}' for n, s in named]} {options}"))
 
 
-def _function(op: Dispatch, room: str) -> Callable[..., Any] | None:
+def function_of(op: Dispatch, room: str) -> Callable[..., Any] | None:
+    """The op's implementation in a module of its folder; None where it has none there."""
     name = f"{op._package}.{room}"
     return getattr(importlib.import_module(name), op._name) if importlib.util.find_spec(name) else None
