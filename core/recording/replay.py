@@ -46,7 +46,7 @@ def replay(path: str | Path) -> Replay:
         return _Player(lines).play()
     except CamshaftError as error:
         raise EvidenceError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
         raise EvidenceError(f"{path}: damaged recording: {type(error).__name__}: {error}") from error
 
 

@@ -164,6 +164,8 @@ def check_recording_header(header: dict[str, Any]) -> None:
         raise EvidenceError(
             f"a recording of version {header.get('version')}; this release reads version {RECORDING_VERSION}"
         )
+    if not isinstance(header.get("block_tokens", 0), int):
+        raise EvidenceError("a damaged recording: block_tokens is no whole number")
 
 
 def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
@@ -187,7 +189,7 @@ def _recording(path: Path, lines: Any, limit: int | None) -> RecordedTrace:
         except (KeyError, ValueError, TypeError) as error:
             raise _unusable(path, number, error) from error
     rows.sort(key=lambda row: row.arrival_s)  # lines are written as requests end
-    return RecordedTrace("recording", tuple(rows[:limit]), int(header.get("block_tokens", 0)))
+    return RecordedTrace("recording", tuple(rows[:limit]), header.get("block_tokens", 0))
 
 
 def _recorded(record: dict[str, Any], hash_ids: list[int]) -> TraceRow:

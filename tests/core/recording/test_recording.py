@@ -151,6 +151,10 @@ def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
         ('"version":2', '"version":1', "of version 1; this release reads version 2"),
         ('"type":"step"', '"type":"leap"', "unknown type 'leap'"),
         ('"type":"step",', "", "damaged recording: KeyError"),
+        ('"block_tokens":4', '"block_tokens":"x"', "block_tokens is no whole number"),
+        ('"block_size":4', '"block_size":0', "damaged recording: ZeroDivisionError"),
+        ('"num_blocks":20', '"num_blocks":9223372036854775808', "damaged recording: OverflowError"),
+        ('"num_blocks":20', '"num_blocks":4000000000000000000', "damaged recording: MemoryError"),
     ],
 )
 def test_a_recording_that_cannot_be_read_is_refused(

@@ -116,7 +116,11 @@ def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -
     [
         ("a.csv", "x,y\n1,2\n", "unknown trace format; known: azure"),
         ("a.csv", "TIMESTAMP,ContextTokens\n", "GeneratedTokens is missing"),
-        ("a.csv", AZURE + "2023-11-16 18:17:09.1,x,3\n", r"a.csv:5: unusable row: 'x' is no number of tokens$"),
+        (
+            "a.csv",
+            AZURE + "2023-11-16 18:17:09.1,x,3\n",
+            r"a.csv:5: unusable row: 'x' is no number of tokens$",
+        ),
         ("a.csv", AZURE + "2023-11-16 18:17:09.1,3\n", r"a.csv:5: unusable row: GeneratedTokens is missing$"),
         ("a.csv", AZURE + "yesterday,3,3\n", r"a.csv:5: unusable row: TIMESTAMP 'yesterday' is no time"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
@@ -129,6 +133,7 @@ def test_a_trace_can_be_played_faster_cut_and_in_a_closed_loop(tmp_path: Path) -
             r"m.jsonl:4: unusable row",
         ),
         ("r.jsonl", '{"type": "recording", "version": 9}\n', r"r.jsonl:1: a recording of version 9"),
+        ("r.jsonl", HEADER.replace("16", '"x"'), r"r.jsonl:1: .* block_tokens is no whole number"),
         ("r.jsonl", HEADER + '{"type": "request", "seq": 0}\n', r"r.jsonl:2: unusable row"),
     ],
 )
