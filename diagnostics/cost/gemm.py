@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.arithmetic.products import Gemm
 from ...core.arithmetic.quantization import Quantization, dtype_bytes
+from ...core.errors import ConfigError
 from .hardware import HardwareSheet
 
 
@@ -17,7 +18,7 @@ class GemmTimer:
     """Times products of one device in one weight format.
 
     Weight-only formats read fewer bytes and multiply in the 16-bit type; a type the device cannot
-    multiply in is treated the same way.
+    multiply in is treated the same way. Raises ConfigError for a type of which the sheet says nothing.
     """
 
     def __init__(self, hardware: HardwareSheet, quantization: Quantization, dtype: str) -> None:
@@ -26,9 +27,14 @@ class GemmTimer:
         self.wanted = wanted
         self.compute = wanted if wanted in peaks else dtype if dtype in peaks else "bfloat16"
         curves = hardware.gemm
-        self.curve = curves.get(self.compute) or curves.get(
-            _SIMILAR.get(self.compute, ""), curves["bfloat16"]
-        )
+        alike = (self.compute, _SIMILAR.get(self.compute, ""), "bfloat16")
+        curve = next((curves[name] for name in alike if name in curves), None)
+        if curve is None or self.compute not in peaks:
+            raise ConfigError(
+                f"{hardware.name}: its sheet times products in {', '.join(peaks)} and none in {self.compute}; "
+                f"give another sheet, or dtype {next(iter(peaks))}"
+            )
+        self.curve = curve
         self._weight_bytes = quantization.bits / 8 if quantization.bits else dtype_bytes(dtype)
         self._input_bytes = 1.0 if self.compute in ("fp8", "int8") else dtype_bytes(dtype)
         self._bandwidth = hardware.memory_bandwidth_gb_s * 1e3  # bytes per microsecond

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from camshaft.core.arithmetic.products import Gemm, dense_gemms
 from camshaft.core.arithmetic.quantization import UNQUANTIZED, quantization_named
 from camshaft.core.arithmetic.shape import shape_from_config
 from camshaft.core.arithmetic.sizes import weight_bytes
+from camshaft.core.errors import ConfigError
 from camshaft.diagnostics.cost import gemm
 from camshaft.diagnostics.cost.band import error_percent
 from camshaft.diagnostics.cost.gemm import GemmTimer, visited_experts
@@ -49,6 +51,15 @@ def test_single_products_follow_the_table(dtype: str, tokens: int, n: int, k: in
     scheme = quantization_named("fp8") if dtype == "fp8" else UNQUANTIZED
     timer = GemmTimer(H100, scheme, "bfloat16")
     assert timer.time_us(Gemm("x", n, k, 1), tokens) == pytest.approx(table_us, rel=0.15)
+
+
+def test_a_type_that_the_sheet_does_not_time_is_refused() -> None:
+    """As a CPU's, which measures its own type alone."""
+    peak, curve = H100.compute_tflops["bfloat16"], H100.gemm["bfloat16"]
+    own = msgspec.structs.replace(H100, compute_tflops={"float32": peak}, gemm={"float32": curve})
+    assert GemmTimer(own, UNQUANTIZED, "float32").curve is curve
+    with pytest.raises(ConfigError, match="times products in float32 and none in bfloat16"):
+        GemmTimer(own, UNQUANTIZED, "bfloat16")
 
 
 @pytest.mark.parametrize(
