@@ -39,8 +39,9 @@ def sources(tree: Tree, nodes: dict[str, yaml.Node]) -> tuple[dict[str, EnvSetti
         prefix = tree.get(item, "prefix")
         for kind, _, reference in tree.items(item):
             name = tree.get(reference, "name")
-            whole = kind == "configMapRef" and name is not None
-            found = _named(tree, "ConfigMap", name.value) if whole else None
+            found = (
+                _named(tree, "ConfigMap", name.value) if kind == "configMapRef" and name is not None else None
+            )
             data = None if found is None else tree.get(found, "data")
             if data is None and name is not None:
                 unread.append(f"{'ConfigMap' if kind == 'configMapRef' else 'Secret'} {name.value}")
