@@ -7,9 +7,8 @@ from typing import Any
 
 from .calls import call
 from .classes import Classes
-from .comprehend import comprehension
 from .execute import run_function
-from .operations import iterate, operation
+from .operations import comprehension, iterate, operation
 from .source import Imported, Module, PackageSource
 from .symbols import CONSTANTS, attribute_of_platform, attribute_of_symbol, builtin, canonical
 from .values import (
@@ -89,7 +88,7 @@ class Evaluator:
             case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare():
                 return operation(self.expression, node, scope)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return comprehension(self, node, scope)
+                return comprehension(self.expression, self.classes, node, scope)
             case ast.NamedExpr(target=ast.Name(id=name), value=value):
                 scope.names[name] = self.expression(value, scope)
                 return scope.names[name]

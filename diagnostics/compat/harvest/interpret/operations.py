@@ -1,16 +1,17 @@
-"""Operators, iteration and assignment to names: what expressions and statements both need."""
+"""Operators, comprehensions, iteration and assignment to names: what needs no more than the value of an expression."""
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .classes import Classes
 from .values import ClassValue, Scope, Symbol, TypeForm, Unknown, known
 
 Expression = Callable[[ast.expr, Scope], Any]
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 PLAIN_ITERABLES = (list, tuple, set, frozenset, dict, str, range, zip, enumerate)
 PLAIN_ITERABLES += (type({}.items()), type({}.keys()), type({}.values()))
@@ -92,6 +93,37 @@ def operation(
             return applied(COMPARE[type(op)], node, expression(left, scope), expression(right, scope))
         case _:
             return Unknown(ast.unparse(node))
+
+
+def comprehension(expression: Expression, classes: Classes, node: Comprehension, scope: Scope) -> Any:
+    """The list, set or dict that a comprehension makes. Raises ValueError when a condition is unknown."""
+    inner = Scope(scope.module, dict(scope.names), scope.owner, scope.bound)
+    found = list(_items(expression, classes, node, node.generators, inner))
+    if isinstance(node, ast.DictComp):
+        return dict(found)
+    return set(found) if isinstance(node, ast.SetComp) else found
+
+
+def _items(
+    expression: Expression,
+    classes: Classes,
+    node: Comprehension,
+    generators: Sequence[ast.comprehension],
+    scope: Scope,
+) -> Iterator[Any]:
+    """What a comprehension makes of the items of its generators, from the outermost one on."""
+    if not generators:
+        parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+        values = tuple(expression(part, scope) for part in parts)
+        yield values if len(values) > 1 else values[0]
+        return
+    for item in iterate(classes, expression(generators[0].iter, scope)):
+        bind(generators[0].target, item, scope)
+        verdicts = [expression(test, scope) for test in generators[0].ifs]
+        if not all(map(known, verdicts)):
+            raise ValueError("a condition of a comprehension is unknown")
+        if all(verdicts):
+            yield from _items(expression, classes, node, generators[1:], scope)
 
 
 def _is_type(value: Any) -> bool:
