@@ -126,7 +126,7 @@ def policy_line(run: PolicyResult) -> str:
     return ", ".join(told)
 
 
-COLUMNS = ("policy", "requests", "output tok/s", "TTFT mean", "TTFT p99", "ITL mean", "ITL p50", "ITL p99")
+COLUMNS = ("policy", "done", "tok/s", "TTFT mean", "TTFT p99", "ITL mean", "ITL p50", "ITL p99")
 
 
 def side_by_side(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -147,7 +147,7 @@ def findings(comparison: Comparison) -> list[str]:
     """What stands below the policies' figures: what they are, the ratios between them and what they show."""
     most = max((run.requests for run in comparison.runs), default=0)
     return [
-        "latencies in ms",
+        "requests done, output tokens a second, latencies in ms",
         *(
             f"{run.policy} plays the first {run.requests} requests: fewer wait, so its first tokens come sooner"
             for run in comparison.runs

@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from camshaft.cli.main import main
+from camshaft.cli.output import print_columns
 from camshaft.core.errors import EvidenceError
 from camshaft.core.recording.replay import Replay
 from camshaft.diagnostics.bench.overhead import Overhead
+from camshaft.diagnostics.bench.render import COLUMNS
 from camshaft.diagnostics.bench.url import Target
 
 
@@ -74,7 +76,7 @@ def test_a_policy_that_is_none_is_refused_before_any_runs() -> None:
 def test_what_has_run_is_written_before_the_next_policy_runs(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("COLUMNS", "40")
     config, output = tmp_path / "c.yaml", tmp_path / "result.json"
     config.write_text(
         f"model: {tiny_llama}\ndevice: cpu\nmax_model_len: 256\nkv_cache_memory_bytes: 64M\nmax_num_seqs: 4\n"
@@ -95,6 +97,15 @@ def test_what_has_run_is_written_before_the_next_policy_runs(
     assert seen == [[], ["naive"], ["naive"], ["naive", "continuous"]]
     assert result.stdout.count("    TTFT p99: ") == 2  # too wide for a column, and not cut
     assert "\u2026" not in result.stdout
+
+
+def test_a_comparison_has_a_line_a_policy_in_a_usual_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = ("continuous-chunked", "24", "280.1", "17,422", "19,845", "152", "43", "1,307")
+    print_columns(COLUMNS, [row], figures=True)
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
