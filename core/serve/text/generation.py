@@ -195,9 +195,10 @@ class Generation:
             self._event.clear()
             self._raise()
             gained = [s.take() for s in self.sequences if _has_news(s)]
+            finished = self.finished  # before whoever takes this: more may come meanwhile
             if gained:
                 yield gained
-            if self.finished:
+            if finished:
                 return
 
     def _raise(self) -> None:
