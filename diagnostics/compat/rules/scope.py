@@ -131,6 +131,8 @@ class Scope:
 
 def _descend(value: Any, path: str) -> Any:
     for key in path.split("."):
+        if isinstance(value, Unknown):
+            return Unknown(value.missing)  # what an object holds that nobody knows may be null
         if not isinstance(value, dict):
             return None
         value = value.get(key)

@@ -84,3 +84,11 @@ def test_no_fix_in_python_writes_a_name_as_text() -> None:
 def test_an_object_that_moves_is_told_as_far_as_it_can_be_read(given: str, wanted: str) -> None:
     (result,) = check_all(read_text(f"vllm serve m --rope-scaling {given}\n", "a.sh"), targets=["0.13.0"])
     assert result.findings[0].fix == f"Use --hf-overrides {wanted}."
+
+
+@pytest.mark.parametrize("release", ["0.8.5", "0.18.0", "0.33.0"])
+@pytest.mark.parametrize("option", ["speculative-config", "kv-transfer-config", "compilation-config"])
+def test_the_keys_of_an_object_that_nobody_knows_are_unknown(option: str, release: str) -> None:
+    (result,) = check_all(read_text(f'vllm serve m --{option} "$X"\n', "a.sh"), targets=[release])
+    assert result.starts is not False
+    assert all(f.depends_on for f in result.findings if f.severity != "warning")

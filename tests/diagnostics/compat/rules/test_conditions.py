@@ -163,3 +163,10 @@ def test_evaluation_is_total_and_monotone(text: str, a: Any, b: Any, d: Any) -> 
             assert partial.missing == {hidden}
         else:
             assert bool(partial) == bool(full)
+
+
+@pytest.mark.parametrize(("condition", "given"), [("a == null", False), ("a != null", True)])
+def test_what_was_given_is_not_null_though_nobody_knows_it(condition: str, given: bool) -> None:
+    node = compile_condition(condition)
+    assert evaluate(node, lambda _: unknown("$N", given=True)) is given
+    assert evaluate(node, lambda _: unknown("model.x")) == unknown("model.x")
