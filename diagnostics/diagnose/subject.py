@@ -21,6 +21,7 @@ from ..compat.checks.context import Context
 from ..compat.facts.unknown import Unknown
 from ..compat.inputs.base import Configuration
 from ..compat.inputs.read import read_command, read_path
+from ..compat.parsing.placeholders import holds_placeholder, is_open, known_part
 from ..compat.releases.versions import resolve as release_of
 from ..compat.run import guess_engine, image_release
 from ..cost.devices import Device, find_device
@@ -233,10 +234,13 @@ def _values(configuration: Configuration, version: str | None, notes: list[str])
     context = Context(configuration, configuration.engine, None, target, {}, None)
     values = {name: value for name, value in context.values.items() if value is not None}
     for use in context.parsed.uses:
-        if use.value is not values.get(use.flag.dest) or not isinstance(use.value, Unknown):
+        if use.value is not values.get(use.flag.dest) or not is_open(use.value):
             continue
         written = " ".join(word.text for word in use.values)
-        if any(word.opaque for word in use.values):
+        if not isinstance(use.value, Unknown):
+            notes.append(f"{use.spelled} {written}: known in part only where it runs; that is left out")
+            values[use.flag.dest] = known_part(use.value)
+        elif holds_placeholder(written) or any(word.opaque for word in use.values):
             notes.append(f"{use.spelled} {written}: known only where it runs; left out")
             del values[use.flag.dest]
         else:

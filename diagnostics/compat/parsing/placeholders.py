@@ -56,3 +56,12 @@ def is_open(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(is_open, value.values()))
     return isinstance(value, Unknown) or (isinstance(value, list) and any(map(is_open, value)))
+
+
+def known_part(value: Any) -> Any:
+    """A value without the parts of it that are unknown."""
+    if isinstance(value, dict):
+        return {key: known_part(item) for key, item in value.items() if not isinstance(item, Unknown)}
+    if isinstance(value, list):
+        return [known_part(item) for item in value if not isinstance(item, Unknown)]
+    return value

@@ -65,6 +65,13 @@ def test_what_only_a_running_shell_knows_is_left_out_and_said() -> None:
     assert any("-tp $TP: known only where it runs" in note for note in subject.notes)
 
 
+def test_what_only_a_running_shell_knows_of_an_object_is_left_out_and_said() -> None:
+    given = '{"cudagraph_capture_sizes": [1, $X], "mode": $M, "cudagraph_mode": "FULL"}'
+    subject = read_subject(f"vllm serve {MODEL} --compilation-config '{given}'", Evidence())
+    assert subject.given["compilation_config"] == {"cudagraph_capture_sizes": [1], "cudagraph_mode": "FULL"}
+    assert any("--compilation-config" in note and "left out" in note for note in subject.notes)
+
+
 def test_a_server_that_was_seen_to_run_is_not_doubted() -> None:
     seen = observed_mapping({"running": 8, "waiting": 40, "kv_usage": 0.2, "tpot_ms": 9}, "observed")
     report = _examined("--max-num-seqs 8 --frobnicate 3", seen)
