@@ -21,6 +21,7 @@ from ....core.errors import CapacityError, ConfigError, ModelError
 from ....core.places import Place
 from ...cost.devices import hardware_of
 from ..facts.sheets import ARITHMETIC
+from ..parsing.placeholders import known_part
 from ..releases.table import option_of
 from .combinations import memory_not_looked_at
 from .context import Context
@@ -66,7 +67,7 @@ def _resolved_findings(context: Context, loaded: LoadedConfig) -> Iterator[Findi
 
 def _loaded(context: Context) -> LoadedConfig:
     """The configuration with the places where the checked input has its values."""
-    loaded = load_config(context.values, purpose="inspect")
+    loaded = load_config(known_part(context.values), purpose="inspect")
     entries = {
         name: entry if entry.origin == "preset" else replace(entry, place=context.place_of([option_of(name)]))
         for name, entry in loaded.entries.items()

@@ -34,6 +34,7 @@ def verdict(file: Path, gpu: str | None) -> Result:
         ("model: x\ntensor_parallel_size: 2\n", None, "CF-01", "warning", 2, "engine simulate"),
         ("model: x\nmax_num_batched_tokens: 8\nmax_num_seqs: 9\n", None, "CF-02", "error", 3, "max_num_seqs 9 is more"),
         ("model: x\nmax_num_seqs: 9\npolicy: naive\n", None, "CF-02", "error", 2, "contradicts policy naive"),
+        ("model: x\nmax_num_seqs: $N\nenable_lora: true\n", None, "CF-01", "error", 3, "adapters are not served"),
         ("preset: no-such\n", None, "CF-02", "error", 1, "no such file or preset"),
         ("model: llama-3.1-8b\ndevice: cuda\n", "T4", "CF-03", "error", 1, "smaller weights"),
         ("model: llama-3.1-8b\nmax_model_len: 999999\n", None, None, None, 0, ""),
