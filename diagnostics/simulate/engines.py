@@ -39,10 +39,11 @@ class EngineKind:
             return vllm_capture_sizes(version, max_num_seqs, batched, sizes=sizes, limit=limit)
         return capture_sizes(max_num_seqs, sizes=sizes, limit=limit)
 
-    def memory_rule(self, hardware: HardwareSheet) -> MemoryRule:
+    def memory_rule(self, hardware: HardwareSheet | None) -> MemoryRule:
+        """How it counts memory; on a GPU where the device is not known."""
         if self.name == "vllm":
             return vllm_rule(self.version or NEWEST_VLLM)
-        return rule_of("cpu" if hardware.device_type == "cpu" else "cuda")
+        return rule_of("cpu" if hardware is not None and hardware.device_type == "cpu" else "cuda")
 
     @property
     def sorts_logits(self) -> bool:

@@ -131,6 +131,19 @@ class Prepared:
         )
         return replace(found, assumptions=(*found.assumptions, note))
 
+    def started(self) -> Prepared:
+        """The same with the least cache that a start needs, for a server that was seen to run and does not fit on paper."""
+        budget = self.budget
+        note = (
+            f"{budget.arithmetic()}, {budget.missing_bytes / GIB:.2f} GiB too little for one request of max_model_len "
+            f"{budget.max_model_len:,}, and the server was seen to run: its cache is taken to hold just that one. Its "
+            "start-up log says how many tokens it holds"
+        )
+        found = self._again(
+            self.loaded, -int(budget.missing_bytes) - budget.block_size * budget.bytes_per_token
+        )
+        return replace(found, assumptions=(*found.assumptions, note))
+
     def _measured_bytes(self, kv_tokens: int) -> float:
         """The cache behind a number of tokens, as the engine counts them.
 

@@ -183,7 +183,7 @@ def print_highest(console: Console, found: Highest) -> None:
     """The highest rate that holds, its range where steps are off by the declared error, and the rates that were tried."""
     print_rows(console, found.tried, "rate")
     if not found.rate_per_s:
-        console.print(f"no rate holds: {found.reason}", style="bold", highlight=False)
+        console.print(found.reason, style="bold", highlight=False)
         return
     told, full = f"holds up to {found.rate_per_s:.3g} {found.what}/s", found.capacity_per_s
     if found.range_per_s:

@@ -20,6 +20,7 @@ FEWEST, MOST = (
     120,
     1200,
 )  # requests of it: enough to tell a share of good ones, and each takes a millisecond or two
+FEWEST_SESSIONS = 24  # of conversations, each of which is many requests
 OPENING_S = 15.0  # of arrivals, played first: most rates that miss the targets are seen to
 WARM_UP = 0.25  # of the arrivals at a rate
 GENERATIONS = 4  # of requests that run at once, which a full server is watched for
@@ -35,13 +36,22 @@ def at_rate(load: Workload, rate_per_s: float, for_s: float = ARRIVALS_S) -> Wor
     Raises ConfigError for a load without times.
     """
     wanted = wanted_at(rate_per_s, for_s)
+    if load.shape.arrival.kind == "sessions":
+        wanted = _sessions_at(load, rate_per_s, for_s)
     enough = load.trace is not None and load.count <= wanted
     return (load if enough else load.first(wanted)).at_rate(rate_per_s)
 
 
 def wanted_at(rate_per_s: float, for_s: float = ARRIVALS_S) -> int:
-    """The requests of a replay at a rate."""
-    return min(MOST, max(FEWEST, round(for_s * rate_per_s)))
+    """The requests of a replay at a rate; fewer will do for one that only begins."""
+    fewest = FEWEST if for_s >= ARRIVALS_S else FEWEST // 3
+    return min(MOST, max(fewest, round(for_s * rate_per_s)))
+
+
+def _sessions_at(load: Workload, rate_per_s: float, for_s: float) -> int:
+    """The sessions of a replay at a rate of them, with as many requests as any other replay has."""
+    each = load.first(FEWEST_SESSIONS).count / FEWEST_SESSIONS
+    return round(min(MOST / each, max(FEWEST_SESSIONS, FEWEST / each, for_s * rate_per_s)))
 
 
 def warm_up_s(load: Workload) -> float:
@@ -131,6 +141,10 @@ class Steady:
         if (rate_per_s, for_s) not in self._seen:
             self._seen[rate_per_s, for_s] = self.play(at_rate(self.load, rate_per_s, for_s))
         return self._seen[rate_per_s, for_s]
+
+    def steps_at(self, rate_per_s: float) -> int:
+        """Steps that were replayed at a rate."""
+        return sum(len(seen.log.columns) for (rate, _), seen in self._seen.items() if rate == rate_per_s)
 
     def carries(self, rate_per_s: float) -> bool:
         """Whether nothing piles up at a rate: by the full server, or by the replay where the load does not fill it."""

@@ -75,14 +75,14 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     return name.strip().removeprefix("--").replace("-", "_"), [parse_scalar(value) for value in values]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Highest:
     """The highest arrival rate that holds, and the replays that found it, by rate."""
 
     rate_per_s: float
     result: Result | None
     tried: list[Row]
-    reason: str = ""  # why no rate holds
+    reason: str = ""  # why no rate holds, or none is too high
     capacity_per_s: float | None = None  # of a full server, whatever the targets
     what: str = "requests"  # that arrive: of conversations, sessions
     error_percent: float = 0.0  # by which all steps are slower and faster at the ends of the range
@@ -98,13 +98,14 @@ def until_saturation(
     slower and faster by the declared error. Requests are those of the workload, arriving at random. `watch` hears each
     replay and whether it holds. Rate 0 where requests break the targets one at a time, or even a trickle.
     """
-    if prepared.targets.any:
-        few = workload.first(min(NAIVE_REQUESTS, workload.count))
-        alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
-        if alone.result is None or not alone.result.keeps_targets:
-            return Highest(0.0, None, [alone], alone.reason or _alone_text(alone.result))
+    few = workload.first(min(NAIVE_REQUESTS, workload.count))
+    alone = _row("one at a time", 0.0, lambda: prepared.replay(few.at_concurrency(1)))
+    if reason := alone.reason or _alone_text(alone.result):
+        return Highest(rate_per_s=0.0, result=None, tried=[alone], reason=f"no rate holds: {reason}")
     server = Steady(prepared.settled, workload, prepared.targets)
     full, search = server.capacity_per_s, _Search(server, watch)
+    if full is None and (crowd := _all_at_once(prepared, workload)):
+        return crowd
     if full and not prepared.targets.any:
         rate = full
         for share in SHOWN:
@@ -113,18 +114,33 @@ def until_saturation(
         rate = search.highest(full / 2 if full else _first_rate(prepared, workload), RATE_PRECISION)
     percent = error_percent(prepared.hardware, prepared.shape)[0]
     best = next((row.result for row in reversed(search.tried) if row.value == rate), search.tried[-1].result)
+    known = rate and percent
     return Highest(
-        rate,
-        best if rate else None,
-        sorted(search.tried, key=lambda row: row.value),
-        "" if rate else "even a trickle misses the targets",
-        full,
-        workload.arrives,
-        percent,
-        _range(prepared, workload, rate, full, min(MOST_PERCENT, percent) / 100)
-        if rate and percent
+        rate_per_s=rate,
+        result=best if rate else None,
+        tried=sorted(search.tried, key=lambda row: row.value),
+        reason="" if rate else "no rate holds: even a trickle misses the targets",
+        capacity_per_s=full,
+        what=workload.arrives,
+        error_percent=percent,
+        range_per_s=_range(prepared, workload, rate, full, min(MOST_PERCENT, percent) / 100)
+        if known
         else None,
     )
+
+
+def _all_at_once(prepared: Prepared, workload: Workload) -> Highest | None:
+    """That no rate is too high for a load, where all of it at once neither waits nor misses the targets."""
+    row = _row("all at once", 0.0, lambda: prepared.replay(workload.at_concurrency(workload.count)))
+    if row.replay is None or row.replay.log.blocked.keys() & {"no_slot", "no_blocks"}:
+        return None
+    if row.result is None or (prepared.targets.any and not row.result.keeps_targets):
+        return None
+    reason = (
+        f"no rate is too high for this load: its {workload.count:,} requests do not fill the server even where all arrive at "
+        "once. A longer one does"
+    )
+    return Highest(rate_per_s=0.0, result=None, tried=[row], reason=reason)
 
 
 @dataclass(slots=True)
@@ -172,12 +188,14 @@ def _range(
 
 
 def _alone_text(result: Result | None) -> str:
-    """Why no rate holds: requests that are refused, or what one takes that has the device to itself."""
+    """Why no rate holds: requests that are refused, or what one takes that has the device to itself; empty where one may."""
     assert result is not None  # it ran
     if result.failed > (1 - result.targets.share) * result.requests:
         why, count = max(result.errors.items(), key=lambda item: item[1])
         shown = why if count == result.failed else f"{why}, and others like it"
         return f"{result.failed / result.requests:.0%} of the requests are refused whatever the rate: {shown}"
+    if not result.targets.any or result.keeps_targets:
+        return ""
     seen = {"ttft": result.ttft_ms, "tpot": result.tpot_ms, "itl": result.itl_ms, "e2e": result.e2e_ms}
     told = ", ".join(f"{name} {spread.p50:,.1f} ms" for name, spread in seen.items() if spread is not None)
     return (

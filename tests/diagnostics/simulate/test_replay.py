@@ -404,6 +404,18 @@ def test_hashes_that_nobody_looks_for_change_nothing(knobs: dict[str, Any], load
     assert bool(slow.result.preemptions) == ("num_gpu_blocks_override" in knobs)
 
 
+def test_an_eviction_or_two_among_hundreds_are_not_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find none of their own blocks again, which is to change no figure much."""
+    load = MIXED.first(400)
+    base = prepared(num_gpu_blocks_override=1500)
+    slow = _Simulation(base.setup(load), load).run()
+    assert 0 < (slow.result.preemptions or 0) <= 4
+    quick = replay(base.setup(load), load)
+    assert quick.result.kv is not None
+    assert quick.result.kv.hit_rate == 0.0
+    assert quick.result.duration_s == pytest.approx(slow.result.duration_s, rel=0.01)
+
+
 def test_a_refusal_within_the_error_of_the_arithmetic_says_so() -> None:
     """gpt-oss-120b at its whole context misses a hundredth of the memory; half the utilisation is no doubt."""
     for utilization, doubtful in ((0.9, True), (0.5, False)):

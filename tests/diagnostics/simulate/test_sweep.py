@@ -90,12 +90,23 @@ def test_a_full_server_s_rate_goes_as_its_steps_do() -> None:
     )
 
 
-def test_requests_that_are_refused_for_their_length_are_not_called_late() -> None:
-    small = base(Targets(ttft_ms=2000)).turned(max_model_len=2048)
+@pytest.mark.parametrize("targets", [Targets(ttft_ms=2000), Targets()], ids=["targets", "none"])
+def test_requests_that_are_refused_for_their_length_are_the_reason(targets: Targets) -> None:
+    small = base(targets).turned(max_model_len=2048)
     found = until_saturation(small, LOAD)
     assert found.rate_per_s == 0
     assert "of the requests are refused whatever the rate: the prompt has" in found.reason
     assert "already misses" not in found.reason
+
+
+@pytest.mark.parametrize("targets", [Targets(ttft_ms=2000), Targets()], ids=["targets", "none"])
+def test_a_load_too_short_to_fill_the_server_has_no_highest_rate(targets: Targets, tmp_path: Path) -> None:
+    trace = tmp_path / "few.csv"
+    rows = "".join(f"2026-01-01 00:00:0{second},100,20\n" for second in range(9))
+    trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    found = until_saturation(base(targets), load_workload(str(trace)))
+    assert found.rate_per_s == 0
+    assert found.reason.startswith("no rate is too high for this load: its 9 requests")
 
 
 def test_targets_below_physics_hold_at_no_rate() -> None:
