@@ -197,7 +197,7 @@ class _Script:
         return found
 
     def _environment(self, tree: ast.Module) -> Iterator[tuple[str, EnvSetting]]:
-        """Variables that the script sets: `os.environ["X"] = ...`, `setdefault` and `update`."""
+        """Variables that the script sets: `os.environ["X"] = ...`, `setdefault` and `update`, and Ray's `env_vars`."""
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value):
@@ -206,6 +206,17 @@ class _Script:
                     pairs = [(key, value)] if _is_environ(where) else []
                 case ast.Call(func=ast.Attribute(value=where, attr="update"), args=[ast.Dict() as mapping]):
                     pairs = list(zip(mapping.keys, mapping.values, strict=True)) if _is_environ(where) else []
+                case ast.keyword(arg="env_vars", value=ast.Dict() as mapping):
+                    pairs = list(zip(mapping.keys, mapping.values, strict=True))
+                case ast.Dict(keys=keys, values=values):
+                    given = zip(keys, values, strict=True)
+                    inner = [value for key, value in given if _is_text(key, "env_vars")]
+                    pairs = [
+                        pair
+                        for mapping in inner
+                        if isinstance(mapping, ast.Dict)
+                        for pair in zip(mapping.keys, mapping.values, strict=True)
+                    ]
                 case _:
                     continue
             for key, value in pairs:
@@ -267,6 +278,10 @@ def _called(node: ast.Call) -> str:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _is_text(node: ast.expr | None, text: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == text
 
 
 def _is_environ(node: ast.expr) -> bool:

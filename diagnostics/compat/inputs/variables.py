@@ -18,8 +18,10 @@ VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 def environment(tree: Tree, nodes: dict[str, yaml.Node]) -> dict[str, EnvSetting]:
     """The variables that a container's own keys set."""
     env: dict[str, EnvSetting] = {}
-    for key in ENV_KEYS:
-        node = nodes.get(key)
+    runtime = nodes.get("runtime_env")  # Ray's
+    given = [nodes.get(key) for key in ENV_KEYS]
+    given += [] if runtime is None else [tree.get(runtime, "env_vars")]
+    for node in given:
         if isinstance(node, yaml.MappingNode):
             for name, key_node, value in tree.items(node):
                 env[str(name)] = _variable(tree, str(name), text_of(value), key_node, value)

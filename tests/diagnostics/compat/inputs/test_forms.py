@@ -307,3 +307,25 @@ def test_a_script_that_names_its_interpreter_is_python(name: str) -> None:
         "#!/usr/bin/env python3\nimport subprocess\nsubprocess.Popen(['vllm', 'serve', 'm', '--port', '1'])\n"
     )
     assert words(one(text, name)) == ["m", "--port", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.yaml",
+            "llm_configs:\n- engine_kwargs: {seed: 1}\n  runtime_env: {env_vars: {VLLM_USE_V1: '0'}}\n",
+        ),
+        (
+            "a.py",
+            "c = LLMConfig(engine_kwargs=dict(seed=1), runtime_env=dict(env_vars={'VLLM_USE_V1': '0'}))\n",
+        ),
+        (
+            "a.py",
+            "c = LLMConfig(engine_kwargs=dict(seed=1), runtime_env={'env_vars': {'VLLM_USE_V1': '0'}})\n",
+        ),
+    ],
+)
+def test_the_variables_of_rays_runtime_are_the_servers(name: str, text: str) -> None:
+    (found,) = read_text(text, name)
+    assert found.env["VLLM_USE_V1"].value == "0"
