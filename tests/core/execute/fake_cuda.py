@@ -289,12 +289,14 @@ class FakeCuda(TorchDispatchMode):
             "mem_get_info": lambda *_: (MEMORY, MEMORY), "is_available": lambda: True, "current_device": lambda: 0,
             "get_device_capability": lambda *_: (9, 0),
             "get_device_properties": lambda *_: PROPERTIES, "device_count": lambda: 1,
-            "graph_pool_handle": object, "CUDAGraph": FakeGraph, "graph": self.captured, "Event": self.event,
+            "graph_pool_handle": lambda: (0, 1), "CUDAGraph": FakeGraph, "graph": self.captured, "Event": self.event,
             "synchronize": self.synchronize, "set_sync_debug_mode": self.forbid_waits,
             "is_current_stream_capturing": self.is_capturing, "current_stream": nothing,
             "stream": lambda _: contextlib.nullcontext(),
         }.items():  # fmt: skip
             patch.setattr(torch.cuda, name, stand_in)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            patch.setattr(torch._C, name, nothing)
         made = torch.tensor
 
         def tensor(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:  # of which no mode is told
