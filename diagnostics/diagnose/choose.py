@@ -13,7 +13,8 @@ from ...core.workload import Workload, load_workload
 from ..evidence import Evidence
 from ..results import Targets
 from ..simulate import Prepared, prepare
-from ..simulate.steady import wanted_at
+from ..simulate.steady import FEWEST, wanted_at
+from .demand import FAR_ABOVE
 from .fit import busy_token_s, fit
 from .fitted_cost import acceptance_of_each
 from .limits import hardware_limits
@@ -25,7 +26,12 @@ from .step_times import plain_and_drafted_ms
 from .subject import Subject, placed
 
 MOST_STEPS = 25_000  # of a replay of clients that wait for their answers, roughly
+MOST_STEPS_AT_A_RATE = 40_000  # of one where requests arrive by themselves, and fewer run at once
+FULL_GENERATIONS = 8  # requests for each that runs at once, where far more arrive than are done
+FEWEST_OF_FULL = 48  # of them
 MOST_REQUESTS, MOST_SESSIONS = 1200, 32  # of a replay, of which a diagnosis makes a dozen or more
+FAILED_STARTS = ("kv_does_not_fit", "no_kv_memory", "out_of_memory", "free_memory_low")
+MISSED_BY_ARITHMETIC = 0.1  # of the device: further off, what ran is not this configuration
 SLOWER = 1.25  # times the predicted time of a token: beyond it the prediction misses something
 
 
@@ -34,7 +40,7 @@ def prepared_for(subject: Subject, evidence: Evidence, targets: Targets) -> Prep
 
     Raises ConfigError for a value that no knob takes, whatever is known.
     """
-    values = {name: value for name, value in subject.given.items() if name != "num_speculative_tokens"}
+    values = dict(subject.given)
     drafts = values.get("speculative_config")
     rate = evidence.value("acceptance_rate")
     if isinstance(drafts, Mapping) and rate is not None and "acceptance" not in drafts:
@@ -48,7 +54,11 @@ def prepared_for(subject: Subject, evidence: Evidence, targets: Targets) -> Prep
             return None
         found = prepare(loaded, subject.hardware, subject.shape, engine=subject.engine, targets=targets)
     holds = measured_kv_tokens(evidence)
-    return found.holding(int(holds)) if holds else found
+    if holds:
+        return found.holding(int(holds))
+    doubtful = 0 < found.budget.missing_bytes <= MISSED_BY_ARITHMETIC * found.budget.total_bytes
+    ran = evidence.ran and not any(evidence.event(code) for code in FAILED_STARTS)
+    return found.started() if doubtful and ran and not found.budget.kv_given else found
 
 
 def effective(prepared: Prepared | None, subject: Subject) -> dict[str, Any]:
@@ -81,7 +91,7 @@ def rig_for(
             situation.evidence.recorded or load_workload("chat"),
             ("the load is the preset chat: none was given",),
         )
-    chosen = _bounded(chosen, prepared)
+    chosen = _enough_of_full(_bounded(chosen, prepared), prepared)
     rig = SimulatedRig(prepared, chosen, assumptions=(*prepared.assumptions, *notes))
     return _as_slow_as_seen(rig, situation), hardware_limits(prepared, chosen)
 
@@ -153,22 +163,55 @@ def _bounded(workload: Workload, prepared: Prepared) -> Workload:
     if arrival.kind == "sessions":
         return workload.first(min(arrival.sessions, max(MOST_SESSIONS, 2 * (workload.concurrency or 0))))
     most = max(MOST_REQUESTS, 2 * (workload.concurrency or 0))
-    if arrival.kind == "trace" and workload.concurrency is None and workload.count > most:
+    if workload.concurrency is not None:
+        return workload.first(min(workload.count, most, _clients_within_steps(workload, prepared)))
+    most = min(most, _arrivals_within_steps(workload, prepared))
+    if arrival.kind == "trace" and workload.count > most:
         return workload.busiest(most)
     wanted = workload.count
-    if arrival.kind == "closed":
-        most = min(most, _within_steps(workload, prepared))
     if arrival.kind == "poisson" and arrival.burstiness == 1:
         wanted = max(wanted, wanted_at(arrival.rate))
     return workload.first(min(wanted, most))
 
 
-def _within_steps(workload: Workload, prepared: Prepared) -> int:
+def _clients_within_steps(workload: Workload, prepared: Prepared) -> int:
     """Requests of a closed loop that take so many steps: two for each that runs at once, or more."""
+    together = _together(workload, prepared, workload.concurrency or 1)
+    return max(2 * together, int(MOST_STEPS / _steps_each(workload, prepared, together)))
+
+
+def _arrivals_within_steps(workload: Workload, prepared: Prepared) -> int:
+    """Requests that arrive by themselves and take so many steps, and enough of them to tell a share of good ones."""
+    told = workload.summary()
+    alone_s = prepared.fastest_token_ms(told.input_tokens_mean) * told.output_tokens_mean / 1e3
+    together = _together(workload, prepared, (told.rate or 1.0) * alone_s)
+    return max(FEWEST, int(MOST_STEPS_AT_A_RATE / _steps_each(workload, prepared, together)))
+
+
+def _enough_of_full(workload: Workload, prepared: Prepared) -> Workload:
+    """The load itself; only as much as keeps a server full, where far more arrives than that gets through."""
+    arrival = workload.shape.arrival
+    if arrival.kind != "poisson":
+        return workload
+    fewer = max(FEWEST_OF_FULL, FULL_GENERATIONS * _together(workload, prepared, workload.count))
+    if fewer >= workload.count:
+        return workload
+    try:
+        full = SimulatedRig(prepared, workload).steady({}).capacity_per_s
+    except CamshaftError:
+        return workload
+    return workload.first(fewer) if full and arrival.rate > FAR_ABOVE * full else workload
+
+
+def _together(workload: Workload, prepared: Prepared, wanted: float) -> int:
+    """How many run at once of so many that could, by the slots and the cache."""
     told = workload.summary()
     held = prepared.budget.sequences(told.input_tokens_mean + told.output_tokens_mean)
-    together = max(1, min(workload.concurrency or 1, prepared.params.max_num_seqs, int(held)))
-    steps_each = (
-        told.output_tokens_mean / together + told.input_tokens_mean / prepared.params.max_num_batched_tokens
-    )
-    return max(2 * together, int(MOST_STEPS / steps_each))
+    return max(1, int(min(wanted, prepared.params.max_num_seqs, held)))
+
+
+def _steps_each(workload: Workload, prepared: Prepared, together: int) -> float:
+    """A request's part of the steps, where so many run at once."""
+    told = workload.summary()
+    prompt = told.input_tokens_mean / prepared.params.max_num_batched_tokens
+    return told.output_tokens_mean / together + prompt

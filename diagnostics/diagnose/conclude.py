@@ -29,6 +29,7 @@ MOST_ALTERNATIVES = 6
 ANSWERS = "It may change answers a little: compare some before and after"
 MORE_GAIN = 1.5  # times the gain of a turn that changes no answers
 MORE_FULL = 1.15  # times what a full server gets through: copies are worth a word
+MOST_OF_TARGET = 0.5  # of a first token's: beyond it there is little room to wait
 MORE_CLIENTS = 4  # times as many are tried
 MORE_DONE = 1.5  # times the throughput with them: the server had room
 
@@ -199,7 +200,30 @@ def _servers(verdict: Verdict, chosen: Proof | None, trials: Trials, tell: Tell)
         return None
     tell(f"counting the servers for {rate:.3g} requests a second, by replays of equal shares")
     at_least = math.ceil(rate / asked.done_per_s) if asked.told and asked.done_per_s else 1
-    return servers_for(rig, rate, trials.proofs, at_least, lambda share: suggested(trials.situation, share))
+    found = servers_for(
+        rig, rate, trials.proofs, at_least, lambda share: suggested(trials.situation, share), tell
+    )
+    return replace(found, because=_no_room_to_wait(trials)) if found is not None and found.far_more else found
+
+
+def _no_room_to_wait(trials: Trials) -> str:
+    """That one request alone takes most of the time which a target leaves it; empty where it does not."""
+    targets = trials.situation.targets
+    floors = {limit.name: limit.value for limit in trials.limits}
+    prompt, token = floors.get("ttft_floor_ms", 0.0), floors.get("tpot_floor_ms", 0.0)
+    if (target := targets.ttft_ms) is not None and prompt >= MOST_OF_TARGET * target:
+        return (
+            f"A prompt alone takes {prompt / 1e3:.3g} of the {target / 1e3:.3g} s that its first token may take: a server "
+            "keeps that only while it idles most of the time, as whoever meets another's prompt is late. Faster prompts "
+            "(more or faster devices for each server, a cached prefix) or a longer target save more than servers"
+        )
+    if (target := targets.tpot_ms or targets.itl_ms) is not None and token >= MOST_OF_TARGET * target:
+        return (
+            f"A token alone takes {token:.3g} of the {target:.3g} ms that it may take: a server keeps that only with few "
+            "requests at once. More or faster devices for each server, smaller weights or a longer target save more than "
+            "servers"
+        )
+    return ""
 
 
 def _advice(

@@ -32,8 +32,7 @@ def missing(subject: Subject) -> str:
 
 def wrong_release(subject: Subject, evidence: Evidence) -> str | None:
     """That a server was seen to run which the release assumed for it would not start; None where that is not so."""
-    seen = evidence.figures or evidence.samples or evidence.sweep
-    if subject.engine.name != "vllm" or subject.sglang or subject.engine.version or not seen:
+    if subject.engine.name != "vllm" or subject.sglang or subject.engine.version or not evidence.ran:
         return None
     reasons = refused_options(subject)
     if not reasons:

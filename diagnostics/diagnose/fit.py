@@ -31,7 +31,7 @@ def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
         workload=load.workload,
         targets=situation.targets,
         policy="continuous" if params.enable_chunked_prefill is False else "continuous-chunked",
-        utilization=float(situation.value("gpu_memory_utilization") or 0.9),
+        utilization=situation.utilization,
         kv_share=_kv_share(situation, notes),
         chunk_tokens=int(situation.value("max_num_batched_tokens")),
         frontend=_frontend(situation, summary.output_tokens_mean),
@@ -43,7 +43,7 @@ def fit(situation: Situation, workload: Workload | None = None) -> FittedRig:
             f"no step time was observed: {ASSUMED_STEP_MS:g} ms a step is assumed; only ratios mean anything"
         )
     rig.assumptions = tuple(notes.lines)
-    rig.band_percent = 30.0 if notes.measured else 50.0
+    rig.fitted_percent = 30.0 if notes.measured else 50.0
     return rig
 
 
@@ -114,7 +114,7 @@ def _kv_share(situation: Situation, notes: Notes) -> float:
     gib = situation.evidence.setting("kv_gib") or situation.figure("kv_memory_gib")
     device = situation.subject.hardware or situation.subject.device
     if gib and device is not None:
-        usable = device.memory_gib * float(situation.value("gpu_memory_utilization") or 0.9)
+        usable = device.memory_gib * situation.utilization
         return min(0.95, max(0.02, float(gib) / usable))
     if notes.sized:
         notes.lines.append("the cache is taken to have 40 % of the usable memory")

@@ -13,6 +13,7 @@ from ..evidence import Evidence
 from .situation import ASSUMED_OUTPUT, Situation
 
 ASSUMED_INPUT = 1000  # tokens of a prompt, where nobody says how many
+LONG_ANSWER = 1000  # tokens: long contexts are taken to be long prompts
 SHARED_SHARE = 0.75  # of a prompt, where prefixes are shared and nobody says how much
 SHARING_GROUPS = 8
 MOST_STEPS = 1_200  # of one replay, roughly: enough for a steady state, and a diagnosis stays quick
@@ -55,7 +56,10 @@ def _steady(situation: Situation) -> Load:
     inputs, outputs = _lengths(situation, notes)
     shape: dict[str, Any] = {"input_tokens": inputs, "output_tokens": outputs}
     if told_input is None:
-        shape["input_tokens"] = _spread(inputs)
+        room = situation.value("max_model_len")
+        shape["input_tokens"] = _spread(
+            inputs, room - 1 - outputs * 3 // 2 if isinstance(room, int) else None
+        )
     if told_output is None:
         shape["output_tokens"] = _spread(outputs)
     shape.update(_seen_lengths(situation))
@@ -95,20 +99,19 @@ def _lengths(situation: Situation, notes: list[str]) -> tuple[int, int]:
     inputs, outputs = situation.input_tokens, situation.output_tokens
     if inputs is not None and outputs is not None:
         return inputs, outputs
-    ratio = situation.prompt_share
-    if ratio is None or inputs is not None or outputs is not None:
+    ratio, held = situation.prompt_share, situation.held_tokens
+    if (ratio is None and held is None) or inputs is not None or outputs is not None:
         inputs = inputs or (round(outputs * ratio) if outputs and ratio else ASSUMED_INPUT)
         outputs = outputs or (round(inputs / ratio) if ratio else min(ASSUMED_OUTPUT, max(16, inputs)))
         notes.append(f"lengths are assumed: prompts of {inputs:,} tokens, answers of {outputs:,}")
         return max(1, inputs), max(2, outputs)
-    held, why = situation.held_tokens, "the running requests' share of the cache"
-    if held is None:
-        held, why = ASSUMED_INPUT + ASSUMED_OUTPUT / 2, "an assumed size"
-    outputs = max(2, round(held / (ratio + 0.5)))
-    inputs = max(1, round(outputs * ratio))
-    notes.append(
-        f"lengths from the rates of prompt and output tokens and {why}: prompts of {inputs:,} tokens, answers of {outputs:,}"
-    )
+    parts = ["the running requests' share of the cache" if held else "an assumed size"]
+    parts[:0] = ["the rates of prompt and output tokens"] if ratio else []
+    told, held = ratio or ASSUMED_INPUT / ASSUMED_OUTPUT, held or ASSUMED_INPUT + ASSUMED_OUTPUT / 2
+    outputs = max(2, round(held / (told + 0.5)))
+    outputs = outputs if ratio else min(outputs, LONG_ANSWER)
+    inputs = max(1, round(held - outputs / 2))
+    notes.append(f"lengths from {' and '.join(parts)}: prompts of {inputs:,} tokens, answers of {outputs:,}")
     return inputs, outputs
 
 
@@ -119,8 +122,10 @@ def _prefix_that_spares(share: float, lengths: Sequence[int]) -> int:
     return round(float(np.interp(share * sum(lengths), [0, *spared], [0, *lengths])))
 
 
-def _spread(mean: int) -> dict[str, Any]:
-    return {"uniform": [max(1, mean // 2), mean + mean // 2]}
+def _spread(mean: int, room: int | None = None) -> dict[str, Any]:
+    """Lengths around a mean, none above what the context leaves."""
+    least, most = max(1, mean // 2), mean + mean // 2
+    return {"uniform": [least, most if room is None else max(least, min(most, room))]}
 
 
 def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) -> dict[str, Any]:
@@ -155,7 +160,8 @@ def _arrival(situation: Situation, inputs: int, outputs: int, notes: list[str]) 
         clients = 16
         notes.append("16 requests at once are assumed")
     requests = min(asked or GENERATIONS * clients, most)
-    fewest = min(FEWEST_GENERATIONS * clients, asked or clients * FEWEST_GENERATIONS, 4 * most)
+    fewest = min(FEWEST_GENERATIONS * clients, 4 * most)
+    fewest = min(fewest, asked) if asked else fewest
     return {"kind": "closed", "concurrency": clients, "requests": int(max(requests, fewest, clients))}
 
 

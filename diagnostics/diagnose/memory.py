@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..simulate import Prepared
 
 STREAMED = (0, 15)  # from here on weights are narrowed as they are loaded (vLLM pull 31914, January of 2026)
+HARMLESS_UTILIZATION = (
+    0.95  # beyond it little is left for neighbours: fewer sequences at once are the lesser evil
+)
 SAFE_UTILIZATION = 0.97  # beyond it the driver's own needs do not fit
 
 
@@ -34,7 +37,7 @@ def refused_at_start(situation: Situation) -> Verdict | None:
         return _taken(situation, event)
     if evidence.event("no_kv_memory") is not None or evidence.event("out_of_memory") is not None:
         return _nothing_left(situation)
-    return _refused_options(situation) if evidence.thin else None
+    return None if evidence.ran or evidence.events or evidence.trace else _refused_options(situation)
 
 
 def _refused_options(situation: Situation) -> Verdict | None:
@@ -55,7 +58,7 @@ def _missing(situation: Situation, event: Event) -> Verdict:
     needed, available = event.numbers["needed_gib"], event.numbers["available_gib"]
     length = int(event.numbers["max_model_len"])
     missing = needed - available
-    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    now = situation.utilization
     fits = int(event.numbers.get("estimated_max_model_len") or length * max(available, 0) / needed)
     total = _device_gib(situation)
     narrower = (
@@ -129,7 +132,7 @@ def _too_long(event: Event) -> Verdict:
 def _taken(situation: Situation, event: Event) -> Verdict:
     """Another process holds memory: less may be asked for."""
     free, total = event.numbers["free_gib"], event.numbers["total_gib"]
-    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    now = event.numbers.get("utilization") or situation.utilization
     after = math.floor(free / total * 100) / 100
     return Verdict(
         bottleneck="kv_does_not_fit",
@@ -149,7 +152,7 @@ def _nothing_left(situation: Situation) -> Verdict:
     text = " ".join(event.message for event in situation.evidence.events).lower()
     dummies = re.search(r"with (\d+) dummy requests", text)  # vLLM tries the sampler with as many as may run
     slots = int(dummies[1]) if dummies else int(situation.value("max_num_seqs"))
-    now = float(situation.value("gpu_memory_utilization") or 0.9)
+    now = situation.utilization
     exhausted = situation.evidence.event("out_of_memory") is not None
     if exhausted and ("sampler" in text or "dummy requests" in text or slots > 256):
         knob, before, after = "max_num_seqs", slots, max(16, slots // 4)
@@ -236,12 +239,12 @@ def _turns(prepared: Prepared, situation: Situation) -> list[tuple[tuple[str, An
     """The single turns with which it fits, the harmless ones first, and their budgets."""
     budget, length = prepared.budget, prepared.settings.max_model_len
     wanted = budget.utilization_needed()
-    tried: list[tuple[str, Any]] = []
+    slots = prepared.settings.max_num_seqs
+    tried: list[tuple[str, Any]] = [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
     if budget.utilization < wanted <= SAFE_UTILIZATION:
         usual = situation.subject.engine.memory_rule(prepared.hardware).default_utilization
-        tried.append(("gpu_memory_utilization", max(wanted, usual)))
-    slots = prepared.settings.max_num_seqs
-    tried += [("max_num_seqs", size) for size in (slots // 4, 32) if 0 < size < slots]
+        place = 0 if wanted <= HARMLESS_UTILIZATION else len(tried)
+        tried.insert(place, ("gpu_memory_utilization", max(wanted, usual)))
     fits = _length_that_fits(budget)
     if 0 < fits < length:
         tried.append(("max_model_len", fits))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 from ...core.errors import ConfigError
 from ...core.schedule.scheduler import SchedulerParams
@@ -14,32 +16,8 @@ from ..cost.band import MOST_PERCENT, error_percent
 from ..cost.step import Scaled
 from ..results import Targets
 from ..simulate import Frontend, Prepared, Replay, Setup, replay
-from ..simulate.steady import Steady, warm_up_s
+from ..simulate.steady import Play, Steady, warm_up_s
 from .fitted_cost import FittedCost
-
-
-class Rig(Protocol):
-    """Plays the load with some knobs changed; none is the configuration as it is."""
-
-    confidence: Literal["simulated", "fitted"]
-    assumptions: tuple[str, ...]
-    workload: Workload
-
-    @property
-    def band_percent(self) -> float:
-        """How far a predicted change may be off."""
-        ...
-
-    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
-        """The replay where every step takes `factor` times as long.
-
-        Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit.
-        """
-        ...
-
-    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
-        """The same server under the load's requests at any rate, without the start."""
-        ...
 
 
 @dataclass(slots=True)
@@ -49,19 +27,48 @@ class _Kept:
     seen: dict[str, Replay] = field(default_factory=dict)
     steady: dict[str, Steady] = field(default_factory=dict)
 
-    def play(self, turned: str, load: Workload, run: Callable[[], Replay]) -> Replay:
+    def play(self, turned: str, load: Workload, run: Play) -> Replay:
         key = f"{turned} {load.shape!r}"
         if key not in self.seen:
-            self.seen[key] = run()
+            self.seen[key] = run(load)
         return self.seen[key]
 
 
-def _key(changes: Mapping[str, Any], factor: float) -> str:
-    return f"{sorted(changes.items())} x{factor}"
+class Rig(ABC):
+    """Plays the load with some knobs changed; none is the configuration as it is."""
+
+    confidence: Literal["simulated", "fitted"]
+    assumptions: tuple[str, ...]
+    workload: Workload
+    _kept: _Kept
+
+    @property
+    @abstractmethod
+    def band_percent(self) -> float:
+        """How far a predicted change may be off."""
+
+    @abstractmethod
+    def _player(self, changes: Mapping[str, Any], factor: float) -> tuple[Play, Targets]:
+        """What replays any load with knobs changed, and the targets that it is judged by; raises as `play`."""
+
+    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
+        """The replay where every step takes `factor` times as long.
+
+        Raises ConfigError or CapacityError where the changed configuration contradicts itself or does not fit.
+        """
+        return self.steady(changes, factor).play(self.workload)
+
+    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
+        """The same server under the load's requests at any rate, without the start."""
+        key, kept = f"{sorted(changes.items())} x{factor}", self._kept
+        if key not in kept.steady:
+            run, targets = self._player(changes, factor)
+            kept.steady[key] = Steady(lambda load: kept.play(key, load, run), self.workload, targets)
+        return kept.steady[key]
 
 
 @dataclass(slots=True)
-class SimulatedRig:
+class SimulatedRig(Rig):
     """Model and device are known: step times come from the cost model."""
 
     prepared: Prepared
@@ -74,19 +81,9 @@ class SimulatedRig:
     def band_percent(self) -> float:
         return min(MOST_PERCENT, error_percent(self.prepared.hardware, self.prepared.shape)[0])
 
-    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
-        return self.steady(changes, factor).play(self.workload)
-
-    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
-        key = _key(changes, factor)
-        if key not in self._kept.steady:
-            turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
-            self._kept.steady[key] = Steady(
-                lambda load: self._kept.play(key, load, lambda: turned.settled(load, factor)),
-                self.workload,
-                turned.targets,
-            )
-        return self._kept.steady[key]
+    def _player(self, changes: Mapping[str, Any], factor: float) -> tuple[Play, Targets]:
+        turned = self.prepared.turned(**self._spelled(changes)) if changes else self.prepared
+        return partial(turned.settled, step_factor=factor), turned.targets
 
     def _spelled(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Knobs as the configuration spells them: drafted tokens are a part of `speculative_config`."""
@@ -99,7 +96,7 @@ class SimulatedRig:
 
 
 @dataclass(slots=True, kw_only=True)
-class FittedRig:
+class FittedRig(Rig):
     """Step times fitted from the evidence; the queue, the cache and the steps are the real scheduler's.
 
     kv_share: of the usable memory, what the cache has; needed to say what more memory gives.
@@ -115,23 +112,17 @@ class FittedRig:
     utilization: float = 0.9
     kv_share: float = 0.4
     assumptions: tuple[str, ...] = ()
-    band_percent: float = 30.0
+    fitted_percent: float = 30.0  # how far fitted step times may be off
     confidence: Literal["simulated", "fitted"] = "fitted"
     eager_cost: FittedCost | None = None  # of steps replayed from graphs, where they are launched one by one
     _kept: _Kept = field(init=False, repr=False, default_factory=_Kept)
 
-    def play(self, changes: Mapping[str, Any], factor: float = 1.0) -> Replay:
-        return self.steady(changes, factor).play(self.workload)
+    @property
+    def band_percent(self) -> float:
+        return self.fitted_percent
 
-    def steady(self, changes: Mapping[str, Any], factor: float = 1.0) -> Steady:
-        key = _key(changes, factor)
-        if key not in self._kept.steady:
-            self._kept.steady[key] = Steady(
-                lambda load: self._kept.play(key, load, lambda: self._replay(changes, factor, load)),
-                self.workload,
-                self.targets,
-            )
-        return self._kept.steady[key]
+    def _player(self, changes: Mapping[str, Any], factor: float) -> tuple[Play, Targets]:
+        return partial(self._replay, changes, factor), self.targets
 
     def _replay(self, changes: Mapping[str, Any], factor: float, load: Workload) -> Replay:
         setup = self._setup(changes)

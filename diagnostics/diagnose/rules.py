@@ -64,7 +64,7 @@ def kv_capacity(s: Situation) -> Iterator[Proposal]:
 
 
 def _more_cache(s: Situation, bottleneck: Bottleneck, why: str) -> Iterator[Proposal]:
-    now = float(s.value("gpu_memory_utilization") or 0.9)
+    now = s.utilization
     advice = f"{MORE_MEMORY}; shorter contexts need less. More --max-num-seqs would only make requests preempt each other"
     most = 0.93 if s.subject.sglang else 0.95  # there activations and graphs live outside the fraction
     if now < most - 0.001:

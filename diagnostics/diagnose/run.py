@@ -64,7 +64,12 @@ def _diagnosed(
     prepared = prepared_for(subject, evidence, targets or Targets())
     workload = paced(workload, evidence)
     situation = Situation(
-        subject, evidence, targets or Targets(), effective(prepared, subject), workload or evidence.recorded
+        subject,
+        evidence,
+        targets or Targets(),
+        effective(prepared, subject),
+        workload or evidence.recorded,
+        prepared.budget.kv_tokens if prepared is not None and prepared.budget.fits else None,
     )
     found = tuple(f"{c.what} ({', '.join(c.sources)})" for c in _contradictions(subject, evidence))
     report = Report(

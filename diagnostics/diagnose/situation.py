@@ -21,7 +21,6 @@ UNTOLD = {
     "enable_chunked_prefill": True,
     "enable_prefix_caching": True,
     "long_prefill_token_threshold": 0,
-    "gpu_memory_utilization": 0.9,
     "block_size": 16,
     "kv_cache_dtype": "auto",
     "enforce_eager": False,
@@ -43,6 +42,7 @@ class Situation:
     targets: Targets
     effective: Mapping[str, Any]  # knobs with defaults filled in, as far as they can be known
     workload: Workload | None = None  # what is replayed, where it was given
+    cache_tokens: int | None = None  # that the KV cache holds by arithmetic, where it is known
 
     def value(self, knob: str) -> Any:
         """A knob's effective value."""
@@ -50,6 +50,12 @@ class Situation:
             return self.effective[knob]
         untold = {**UNTOLD, **sglang_defaults()} if self.subject.sglang else UNTOLD
         return self.subject.given.get(knob, untold.get(knob))
+
+    @property
+    def utilization(self) -> float:
+        """Share of the device's memory that the engine takes, by its release where nobody says it."""
+        usual = self.subject.engine.memory_rule(self.subject.hardware).default_utilization
+        return float(self.value("gpu_memory_utilization") or usual)
 
     def given(self, knob: str) -> bool:
         return knob in self.subject.given
@@ -183,8 +189,8 @@ class Situation:
 
     @cached_property
     def held_tokens(self) -> float | None:
-        """Tokens that a running request holds on average, where the cache's size is told."""
-        capacity, usage = self._told_kv_tokens, self.figure("kv_usage", "mean")
+        """Tokens that a running request holds on average, where the cache's size is known."""
+        capacity, usage = self._told_kv_tokens or self.cache_tokens, self.figure("kv_usage", "mean")
         if not capacity or not usage or not self.running or usage < 0.02:
             return None
         return capacity * usage / self.running

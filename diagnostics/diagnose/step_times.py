@@ -203,5 +203,5 @@ def card_read_ms(situation: Situation) -> float | None:
     hardware = situation.subject.hardware
     if hardware is None:
         return None
-    usable = hardware.memory_bytes * float(situation.value("gpu_memory_utilization") or 0.9)
+    usable = hardware.memory_bytes * situation.utilization
     return usable / (hardware.memory_bandwidth_gb_s * 1e9) * 1e3

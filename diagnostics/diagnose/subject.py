@@ -274,7 +274,37 @@ def _known(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             kept[name] = value
         else:
             notes.append(f"{name}: {value}: no knob of vLLM or of this engine; left out")
-    return kept
+    return _with_drafts(kept, notes)
+
+
+def _with_drafts(values: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The values with vLLM's separate options of drafting, which it had until 0.8, as one `speculative_config`."""
+    drafted = values.get("num_speculative_tokens")
+    if not drafted or values.get("speculative_config"):
+        return values
+    told: dict[str, Any] = {"num_speculative_tokens": int(drafted)}
+    drafter = str(values.get("speculative_model") or "")
+    if drafter == "[ngram]":
+        told["method"] = "ngram"
+    elif drafter and _has_sheet(drafter):
+        told["model"] = drafter
+    elif drafter:
+        notes.append(
+            f"speculative_model: {drafter} has no sheet here: its drafts are taken to cost as a head's"
+        )
+    apart = ("num_speculative_tokens", "speculative_model")
+    return {
+        **{name: value for name, value in values.items() if name not in apart},
+        "speculative_config": told,
+    }
+
+
+def _has_sheet(model: str) -> bool:
+    try:
+        shape_named(model)
+    except CamshaftError:
+        return False
+    return True
 
 
 def _engine(named: str | None, version: str | None, own: bool, evidence: Evidence) -> EngineKind:

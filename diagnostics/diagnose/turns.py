@@ -278,7 +278,7 @@ def _graphs(s: Situation, seen: Replay) -> Iterator[Proposal]:
 
 
 def _cache(s: Situation) -> Iterator[Proposal]:
-    now = float(s.value("gpu_memory_utilization") or 0.9)
+    now = s.utilization
     why = "requests wait for KV blocks"
     if now < 0.949:
         yield replace(_turn("kv_capacity", "gpu_memory_utilization", now, 0.95, why), advice=LESS_LEFT)

@@ -41,6 +41,12 @@ def unexplained(
         gap = _Gap("sequences are evicted and in the replay of that load none is", FAR)
     if gap is None or gap.times < times:
         return None
+    if situation.speculation and situation.acceptance is None:
+        return (
+            f"what is seen is not explained: {gap.text}. Nobody told how many of the drafted tokens are accepted, and the "
+            "replay assumes it: --observed acceptance_rate=0.3 tells it, and a server without --speculative-config shows "
+            "what drafts are worth"
+        )
     return (
         f"what is seen is not explained: {gap.text}. Its cause is not modelled here: another load or cache than "
         "replayed, the host, the network or a neighbour; --log or --metrics of that time may show it"

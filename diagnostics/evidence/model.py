@@ -17,6 +17,10 @@ _STANDING = (
 )  # fmt: skip
 
 
+# Of a load, which may only be planned.
+_ASKED = ("input_tokens", "output_tokens", "concurrency", "request_per_s")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One observed figure in canonical name and unit (`ttft_ms`, `kv_usage` as a share, `output_tokens_per_s`).
@@ -217,6 +221,12 @@ class Evidence:
         if self.value("running") is None or self.load or self.sweep or self.trace or self.logged:
             return False
         return not any(f.value or f.trend for f in self.figures if f.name not in _STANDING)
+
+    @property
+    def ran(self) -> bool:
+        """Whether a server was seen at work, so that it did start."""
+        seen = (f.name for f in self.figures if f.name not in (*_STANDING, *_ASKED))
+        return bool(self.samples or self.sweep) or any(seen)
 
     @property
     def tells_lengths(self) -> bool:

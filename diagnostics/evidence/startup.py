@@ -77,7 +77,8 @@ _EVENTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("engine_dead", r"EngineDeadError|EngineCore encountered an issue|Engine process failed", ()),
     (
         "free_memory_low",
-        rf"Free memory on device .*\({_N}/{_N} GiB\) on startup is less than desired GPU memory utilization",
-        ("free_gib", "total_gib"),
+        rf"Free memory on device .*\({_N}/{_N} GiB\) on startup is less than desired GPU memory utilization"
+        rf"(?: \({_N}, {_N} GiB\))?",
+        ("free_gib", "total_gib", "utilization", "wanted_gib"),
     ),
 )

@@ -178,9 +178,13 @@ def test_clients_that_are_too_few_are_the_limit_and_a_full_server_is_not(examine
 
 
 def test_a_floor_that_a_turn_lowers_is_none(examine: Examine) -> None:
-    talk = {"kind": "sessions", "sessions": 12, "turns": 8, "rate": 0.3, "think_s": 1}
     load = load_workload(
-        {"arrival": talk, "input_tokens": 900, "output_tokens": 60, "shared_prefix_tokens": 4000}
+        {
+            "arrival": {"kind": "poisson", "rate": 0.5, "requests": 120},
+            "input_tokens": 9000,
+            "output_tokens": 20,
+            "shared_prefix_tokens": 8000,
+        }
     )
     config = {"model": "Qwen/Qwen3-8B", "max_model_len": 32768, "enable_prefix_caching": False}
     verdict = examine(config, gpu="A100-80GB", version="0.18.0", workload=load, slo="ttft=700ms").verdict
@@ -194,3 +198,25 @@ def test_clients_that_give_up_are_told_of(examine: Examine) -> None:
         {"model": "Qwen/Qwen3-8B", "max_model_len": 8192}, {**seen, **load}, gpu="L40S", version="0.18.0"
     )
     assert "Clients give up 2 requests a second, 50% of those that end" in report.verdict.advice
+
+
+def test_separate_options_of_drafts_are_replayed_as_it_is(examine: Examine) -> None:
+    """Else a turn of the drafts is compared with a server that has none."""
+    base = {"model": "Qwen/Qwen2.5-7B-Instruct", "max_model_len": 8192}
+    drafts = {"speculative_model": "[ngram]", "num_speculative_tokens": 5}
+    plain, drafted = (
+        examine({**base, **told}, gpu="A100-80GB", version="0.7.3", workload=_closed(1, 200, 64))
+        for told in ({}, drafts)
+    )
+    paces = [report.as_it_is["output_tokens_per_s"].before for report in (plain, drafted)]
+    assert paces[1] > 1.4 * paces[0]
+    assert not any("--speculative-model" in text for text in drafted.assumptions)
+
+
+def test_a_slow_token_with_drafts_asks_for_their_acceptance(examine: Examine) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 5}
+    config = {"model": "Qwen/Qwen2.5-7B-Instruct", "max_model_len": 8192, "speculative_config": drafts}
+    why = examine(
+        config, {"tpot_ms": 40}, gpu="A100-80GB", version="0.9.0", workload=_closed(1, 200, 64)
+    ).verdict.why
+    assert "--observed acceptance_rate=0.3 tells it" in why

@@ -106,6 +106,15 @@ def test_a_utilisation_below_the_release_s_own_is_raised_to_that_and_the_least_i
     assert "--gpu-memory-utilization 0.72 is the least with which it starts" in verdict.advice
 
 
+@pytest.mark.parametrize(("version", "usual"), [("0.19.0", 0.9), ("0.20.0", 0.92), (None, 0.92)])
+def test_the_utilisation_that_nobody_gives_is_the_release_s_own(
+    examine: Examine, version: str | None, usual: float
+) -> None:
+    line = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+    verdict = examine({}, {}, [line], version=version).verdict  # nobody names the device either
+    assert (verdict.knob, verdict.before) == ("gpu_memory_utilization", usual)
+
+
 def test_what_fits_on_the_devices_at_hand_is_told_beside_more_of_them() -> None:
     verdict = diagnose(
         read_subject("vllm serve Qwen/Qwen3-14B", Evidence(), gpu="RTX 4090"), Evidence()
@@ -120,3 +129,38 @@ def test_a_refusal_within_the_error_of_the_arithmetic_is_no_proof() -> None:
     assert "within the error of this arithmetic" in report.verdict.why
     far = diagnose(read_subject("vllm serve Qwen/Qwen3-32B", Evidence(), gpu="L40S"), Evidence())
     assert not far.verdict.within_error
+
+
+def test_beyond_a_harmless_utilisation_fewer_sequences_go_first() -> None:
+    """Two 3090 hold a 32B in INT8 with 0.96 of their memory, or with a fourth of the sampler's rows."""
+    command = "vllm serve Qwen/Qwen2.5-32B-Instruct-INT8-W8A16 -tp 2 --max-model-len 4096 --enforce-eager"
+    verdict = diagnose(read_subject(command, Evidence(), gpu="RTX 3090", version="0.8.1"), Evidence()).verdict
+    assert (verdict.knob, verdict.after) == ("max_num_seqs", 256)
+    assert "--gpu-memory-utilization 0.96" in verdict.advice
+
+
+@pytest.mark.parametrize(("length", "fits"), [(32000, True), (65536, False)])
+def test_a_server_seen_at_work_is_not_refused_by_an_arithmetic_that_hardly_forbids_it(
+    examine: Examine, length: int, fits: bool
+) -> None:
+    config = {
+        "model": "Qwen/Qwen3-32B", "quantization": "fp8", "max_num_seqs": 20, "gpu_memory_utilization": 0.95,
+        "max_model_len": length, "hf_overrides": {"max_position_embeddings": 65536},
+    }  # fmt: skip
+    seen = {"running": 2, "waiting": 3, "kv_usage": "100%"}
+    report = examine(config, seen, gpu="L40", version="0.7.3")
+    assert (report.verdict.bottleneck == "kv_capacity") is fits
+    assert (
+        any("was seen to run: its cache is taken to hold just that one" in a for a in report.assumptions)
+        is fits
+    )
+
+
+def test_a_load_that_is_told_is_no_server_that_was_seen(examine: Examine) -> None:
+    """Only who saw it at work may doubt a refusal by the release's rules."""
+    config = {"model": "Qwen/Qwen3-32B", "max_model_len": 131072, "tensor_parallel_size": 4}
+    planned = examine(config, {"input_tokens": 9000, "output_tokens": 40}, gpu="H100").verdict
+    seen = examine(config, {"input_tokens": 9000, "output_tokens": 40, "running": 2}, gpu="H100").verdict
+    assert planned.bottleneck == "refused"
+    assert seen.bottleneck != "refused"
+    assert "a server was seen to run" in seen.why

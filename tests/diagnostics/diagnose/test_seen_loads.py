@@ -97,3 +97,17 @@ def test_hits_that_are_no_reuse_are_not_replayed(figures: dict[str, float], shar
     load = LoadHints(input_tokens=3000, output_tokens=150, concurrency=20, shared_prefix=shares)
     evidence = Evidence(load=[load]).merge(observed_mapping(seen | figures, "p"))
     assert fitted_load(_situation(evidence)).workload.shape.shared_prefix_tokens == 0
+
+
+def test_what_fills_the_cache_tells_how_long_the_requests_are() -> None:
+    """Two that run and fill a cache of which only the arithmetic is known hold long contexts."""
+    evidence = observed_mapping({"running": 2, "waiting": 2, "kv_usage": "90%"}, "observed")
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    subject = read_subject(command, evidence, gpu="L40S", version="0.18.0")
+    prepared = prepared_for(subject, evidence, Targets())
+    assert prepared is not None
+    holds, room = prepared.budget.kv_tokens, prepared.settings.max_model_len
+    load = fitted_load(Situation(subject, evidence, Targets(), {"max_model_len": room}, None, holds)).workload
+    told = load.summary()
+    assert told.input_tokens_mean + told.output_tokens_mean / 2 == pytest.approx(0.45 * holds, rel=0.15)
+    assert told.input_tokens_max + told.output_tokens_max < room
