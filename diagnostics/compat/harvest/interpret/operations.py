@@ -113,9 +113,10 @@ def _items(
 ) -> Iterator[Any]:
     """What a comprehension makes of the items of its generators, from the outermost one on."""
     if not generators:
-        parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-        values = tuple(expression(part, scope) for part in parts)
-        yield values if len(values) > 1 else values[0]
+        if isinstance(node, ast.DictComp):
+            yield expression(node.key, scope), expression(node.value, scope)
+        else:
+            yield expression(node.elt, scope)
         return
     for item in iterate(classes, expression(generators[0].iter, scope)):
         bind(generators[0].target, item, scope)
