@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ from camshaft.kernels import launch
 from camshaft.kernels.dispatch import Dispatch
 from camshaft.kernels.linear import fp8
 from camshaft.kernels.linear.fastest import Fastest
+from camshaft.kernels.linear.fp8_product import triton as fp8_product
+from camshaft.kernels.paged_attention import triton as attention
 
 HERE = torch.device("cuda:0")
 MEMORY = 128 << 30
@@ -318,8 +321,11 @@ class FakeCuda(TorchDispatchMode):
         patch.setattr(torch, "tensor", tensor)
         patch.setattr(fallback, "_load", load_on_host)
         patch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
-        for remembered in (launch.num_sms, launch.capability):
-            remembered.cache_clear()
+        # As in a process that begins: nothing is remembered, and no scratch taken.
+        for name in ("num_sms", "capability"):
+            patch.setattr(launch, name, functools.cache(getattr(launch, name).__wrapped__))
+        for scratch in (attention._PARTIAL, attention._SUMS, fp8_product.PARTIAL, fp8_product.ARRIVED):
+            patch.setattr(scratch, "_memory", {})
         patch.setattr(fp8, "_fastest", Fastest())
         self.launched = Variants()
         patch.setattr(jit.JITFunction, "run", self._launch)

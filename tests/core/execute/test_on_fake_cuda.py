@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -55,10 +56,12 @@ PLUGGED: dict[str, dict[str, Any]] = {"gemma2": WINDOWED, "deepseek_v3": LATENT}
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    device = FakeCuda()
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    device, threads = FakeCuda(), torch.get_num_threads()
     device.install(monkeypatch)
-    return device
+    torch.set_num_threads(1)  # as small as these tensors are, more wait for each other
+    yield device
+    torch.set_num_threads(threads)
 
 
 def made(kind: str, device: torch.device) -> Model:
