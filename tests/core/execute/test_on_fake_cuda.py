@@ -25,13 +25,15 @@ from camshaft.core.model.select import model_shape, open_model
 from camshaft.core.request import SamplingParams
 from camshaft.core.schedule.plan import NewRow, StepPlan
 from camshaft.kernels.fp8 import FP8
+from camshaft.kernels.linear.fp8 import Fp8Linear, Fp8Weight
 from camshaft.kernels.silu_mul import silu_mul
 from camshaft.kernels.silu_mul.triton import silu_mul_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.gpu.check import Place
-from tests.gpu.model_checks import models
+from tests.gpu import executor_checks
+from tests.gpu.check import Check, Place
+from tests.gpu.model_checks import graph, models
 from tests.gpu.synthetic import llama
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
@@ -174,6 +176,23 @@ def test_blocks_are_copied_under_steps_on_their_way(sizes: tuple[int, ...], gpu:
             assert not gpu.waits
             assert executor._rows.tokens[1, 3:7].tolist() == [tokens[1] for tokens in found[-1]]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [graph(), executor_checks.failed_capture(), executor_checks.drawn_alike()],
+    ids=lambda it: it.name,
+)
+def test_checks_that_need_a_gpu_pass(check: Check, gpu: FakeCuda) -> None:
+    with gpu:
+        check.run(Place(HERE, BF16))
+
+
+def test_one_scale_of_a_weight_and_one_of_its_inputs_multiply(gpu: FakeCuda) -> None:
+    with gpu:
+        whole = Fp8Weight(torch.ones(32, 128, device=HERE).to(FP8), torch.full((1,), 0.5, device=HERE))
+        layer = Fp8Linear(whole, input_scale=torch.full((1,), 0.25, device=HERE))
+        assert layer(torch.ones(3, 128, device=HERE, dtype=BF16)).tolist() == [[64.0] * 32] * 3
 
 
 def test_what_no_gpu_does_is_found(gpu: FakeCuda) -> None:
