@@ -148,7 +148,9 @@ def wanted(
     limit, discard = _max_tokens(body, prompt_len, limits, defaults)
     min_tokens = body.min_tokens or 0
     if min_tokens > limit:
-        raise RequestError(f"min_tokens {min_tokens} is more than max_tokens {limit}", "min_tokens")
+        raise RequestError(
+            f"min_tokens is {min_tokens}; this answer may have {limit} tokens at most", "min_tokens"
+        )
     stop_token_ids = _ids(body.stop_token_ids, "stop_token_ids", limits.vocab_size)
     params = SamplingParams(
         max_tokens=limit,
