@@ -89,7 +89,7 @@ def _describe_bodies(app: FastAPI) -> None:
 def _catch(app: FastAPI, service: Service) -> None:
     async def product(request: Request, error: Exception) -> Response:
         known = cast(CamshaftError, error)
-        if request.method == "POST":
+        if request.method == "POST":  # a question about a request is none itself
             service.faults.note(request.state.request_id, known)
         return error_response(known)
 

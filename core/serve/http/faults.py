@@ -77,9 +77,8 @@ class LatestFaults:
     def note(self, request_id: str, error: CamshaftError) -> None:
         """Remembers an error answer, of an id its newest."""
         fault = fault_of(error)
-        message = str(fault)[:_MAX_MESSAGE_CHARS]
-        self._told[request_id] = {"status": fault.status, "message": message, "param": fault.param}
-        self._told[request_id]["at_unix_s"] = time.time()
+        told = {"status": fault.status, "message": _message(fault), "param": fault.param}
+        self._told[request_id] = {**told, "at_unix_s": time.time()}
         self._told.move_to_end(request_id)
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
@@ -91,13 +90,18 @@ class LatestFaults:
 
 def error_bytes(fault: HttpFault) -> bytes:
     """The JSON body of a fault."""
+    body = ErrorBody(
+        _message(fault), _TYPES.get(fault.status, "InternalServerError"), fault.param, fault.status
+    )
+    return _encode(ErrorReply(body))
+
+
+def _message(fault: HttpFault) -> str:
     message = str(fault)
     if len(message) > _MAX_MESSAGE_CHARS:
         message = message[: _MAX_MESSAGE_CHARS - 1] + "…"
     # A lone surrogate in a message could not be encoded.
-    message = message.encode("utf-8", "replace").decode("utf-8")
-    body = ErrorBody(message, _TYPES.get(fault.status, "InternalServerError"), fault.param, fault.status)
-    return _encode(ErrorReply(body))
+    return message.encode("utf-8", "replace").decode("utf-8")
 
 
 def error_response(error: CamshaftError) -> Response:
