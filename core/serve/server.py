@@ -290,8 +290,7 @@ def bind(config: ServeConfig) -> socket.socket:
         return _bound(config)
     except (OSError, ValueError, TypeError) as error:  # the latter two: what cannot be a name
         where = config.uds or f"{config.host}:{config.port}"
-        number = error.errno if isinstance(error, OSError) else None
-        taken = number == errno.EADDRINUSE
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
         free = "" if config.uds else " (--port 0 is any free one)"
         hint = f"; stop what listens there, or give another one{free}" if taken else ""
         why = f"cannot listen on {where}: {getattr(error, 'strerror', None) or error}{hint}"
