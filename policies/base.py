@@ -144,8 +144,8 @@ class Events:
 
 @runtime_checkable
 class Policy(Protocol):
-    """What the scheduler asks. Keys are tuples of float, bool, int or numpy's numbers of 32 and 64 bits, none of them
-    NaN or wider; smaller goes first, and of equals whoever arrived first.
+    """What the scheduler asks. Keys are tuples of float, bool, int of at most 64 bits, and numpy's numbers of 32 and
+    64 bits, none of them NaN; smaller goes first, and of equals whoever arrived first.
     """
 
     @property

@@ -14,8 +14,8 @@ from ..logs import get_logger
 T = TypeVar("T")
 
 # Exactly these: a subclass may compare as it likes. `part == part` is False for NaN.
-_NUMBERS = frozenset({int, float, bool, np.float64, np.float32, np.int64, np.int32})
-_WIDEST = 1 << 63  # numpy's floats cannot be compared with every int
+_NUMBERS = frozenset({float, bool, np.float64, np.float32, np.int64, np.int32})
+_INT64 = range(-(1 << 63), 1 << 63)  # numpy's floats cannot be compared with every int
 
 _log = get_logger("camshaft.policy")
 
@@ -98,7 +98,7 @@ class Guard:
         self.faults += 1
         if not self._fault_this_step:
             self._fault_this_step = True
-            # Seldom in a row, but often: told at the first, and whenever they have doubled.
+            # Those that never come in a row do not disable the policy; each would be a line of the log.
             if self._faulty_steps == 0 and self.faults >= 2 * self._told:
                 self._told = self.faults
                 _log.warning("policy fault", policy=self.name, call=name, fault=what, faults=self.faults)
@@ -129,7 +129,7 @@ def _is_key(answer: Any) -> bool:
 
 def _is_number(part: Any) -> bool:
     if type(part) is int:
-        return -_WIDEST <= part < _WIDEST
+        return part in _INT64
     return type(part) in _NUMBERS and bool(part == part)
 
 
