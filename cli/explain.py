@@ -19,7 +19,7 @@ Examples:
   engine explain hello                        # sent with X-Request-Id: hello
   engine explain chatcmpl-3f9c... --url http://127.0.0.1:9000 --every-token
 
-Exit status: 0 told, 1 no answer or the request is not known there, or forgotten since; 2 no address of a server.
+Exit status: 0 told; 1 no answer, or the request is not known there, or no longer; 2 no address of a server.
 """
 
 
@@ -50,7 +50,7 @@ def explain(request_id: str, url: str, api_key: str | None, every_token: bool, f
 def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     import httpx
 
-    from ..diagnostics.tls import hint, trusted
+    from ..diagnostics.tls import certificate_hint, trusted
 
     given, url = url, url if "://" in url else f"http://{url}"
     if not re.match(r"https?://[^/]", url):
@@ -62,7 +62,7 @@ def _ask(url: str, request_id: str, api_key: str | None) -> dict[str, Any]:
     try:
         reply = httpx.get(address, headers=headers, timeout=60, verify=certificates, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        told = hint(error) or "; is the server running there? (--url)"
+        told = certificate_hint(error) or "; is the server running there? (--url)"
         raise click.ClickException(f"{url}: {str(error).rstrip('.')}{told}") from error
     try:
         body = reply.json()

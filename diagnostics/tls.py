@@ -17,6 +17,6 @@ def trusted() -> ssl.SSLContext:
         raise EvidenceError(f"SSL_CERT_FILE: not a file of certificates: {error}") from error
 
 
-def hint(error: Exception) -> str:
+def certificate_hint(error: Exception) -> str:
     """What to do where a server's certificate is not taken; else empty."""
     return "; SSL_CERT_FILE=FILE trusts a certificate" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""

@@ -17,7 +17,7 @@ from ...core.errors import EvidenceError
 from ...core.workload import Workload, WorkloadRequest, segment_tokens
 from ..feeder import Feeder
 from ..results import RequestRecord, Result, Targets, summarise
-from ..tls import hint, trusted
+from ..tls import certificate_hint, trusted
 from .gaps import TokenTimes
 from .server_metrics import MetricsWatch, ServerMetrics
 from .warm_up import WARM_UP_SEED, warm_up_load
@@ -160,7 +160,7 @@ async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
         ) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         why = str(error) or type(error).__name__
-        raise EvidenceError(f"{target.base}: no server answers: {why}{hint(error)}") from error
+        raise EvidenceError(f"{target.base}: no server answers: {why}{certificate_hint(error)}") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise EvidenceError(f"{target.base}/models lists no model; name one with --model") from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import EvidenceError
-from ..tls import hint, trusted
+from ..tls import certificate_hint, trusted
 from .access import QUANTILES
 from .model import Evidence, Figure, Setting
 from .queue import growth_per_s
@@ -85,7 +85,7 @@ def _fetch(url: str) -> str:
         answer = httpx.get(url, timeout=10, verify=trusted(), follow_redirects=True)
         answer.raise_for_status()
     except httpx.HTTPError as error:
-        raise EvidenceError(f"{url}: {error}{hint(error)}") from error
+        raise EvidenceError(f"{url}: {error}{certificate_hint(error)}") from error
     return answer.text
 
 

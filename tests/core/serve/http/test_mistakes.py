@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -66,13 +66,9 @@ def test_a_body_that_is_no_request(body: bytes, param: str | None, message: str)
     assert (error.param, str(error)) == (param, message)
 
 
-class _Sided(msgspec.Struct):
-    side: Literal["left", "right"] | None = None
-
-
 def test_a_value_that_is_not_among_the_known_ones_is_not_repeated() -> None:
-    error = refusal(b'{"side": "<script>"}', _Sided)
-    assert (error.param, str(error)) == ("side", "side must be left or right")
+    error = refusal(b'{"prompt": "x", "truncation_side": "<script>"}', CompletionRequest)
+    assert (error.param, str(error)) == ("truncation_side", "truncation_side must be left or right")
 
 
 _VALUES = st.recursive(
