@@ -38,8 +38,6 @@ HERE = torch.device("cuda:0")
 MEMORY = 128 << 30
 PROPERTIES = SimpleNamespace(name="fake", uuid="0", major=9, minor=0, multi_processor_count=132)
 MOST_PROGRAMS = (2**31 - 1, 65535, 65535)  # of a grid (CUDA programming guide, "Compute capabilities")
-
-
 SCALARS = ("full", "scalar_tensor")  # that torch makes beside a tensor, where it sees it lie
 
 
@@ -119,9 +117,8 @@ class FakeGraph:
 
     def __init__(self) -> None:
         self.work: list[Callable[[], object]] = []
-        self.before: dict[
-            int, tuple[torch.UntypedStorage, torch.UntypedStorage]
-        ] = {}  # memory, and what it held
+        # Memory by its address, and what it held.
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.taken: list[weakref.ref[torch.Tensor]] = []  # in memory of its own
         self.left: list[str] = []  # of these, what outlived the capture
         self.replays = 0
@@ -303,12 +300,9 @@ class FakeCuda(TorchDispatchMode):
         made = torch.tensor
 
         def tensor(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:  # of which no mode is told
-            here = (
-                made(*args, **kwargs)
-                if torch.device(device or "cpu") == HERE
-                else made(*args, device=device, **kwargs)
-            )
-            return here.to(HERE) if device is not None and torch.device(device) == HERE else here
+            if torch.device(device or "cpu") != HERE:
+                return made(*args, device=device, **kwargs)
+            return made(*args, **kwargs).to(HERE)
 
         load = fallback._load
 
@@ -328,19 +322,17 @@ class FakeCuda(TorchDispatchMode):
             patch.setattr(scratch, "_memory", {})
         patch.setattr(fp8, "_fastest", Fastest())
         self.launched = Variants()
-        patch.setattr(jit.JITFunction, "run", self._launch)
+        patch.setattr(
+            jit.JITFunction, "run", lambda kernel, *args, **keys: self._launch(kernel, *args, **keys)
+        )
         chosen = Dispatch.__call__
         patch.setattr(
             Dispatch, "__call__", lambda op, x: self._kernel(op) if isinstance(x, OnDevice) else chosen(op, x)
         )
 
-    @property
-    def _launch(self) -> Callable[..., None]:
-        def run(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **kwargs: Any) -> None:
-            check_launch(kernel, args, grid, kwargs)
-            self.launched.record(kernel, args, kwargs)
-
-        return run
+    def _launch(self, kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **kwargs: Any) -> None:
+        check_launch(kernel, args, grid, kwargs)
+        self.launched.record(kernel, args, kwargs)
 
     def _kernel(self, op: Dispatch) -> Callable[..., Any]:
         """Launches what a GPU would, then lets the reference compute."""
