@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key` in `)?\$\.?(?P<path>[^`]*)`)?", re.DOTALL)
@@ -39,13 +40,15 @@ def explained(message: str, kind: type[Any]) -> tuple[str, str | None]:
         return f"{path} is missing", path[:_MAX_PARAM_CHARS]
     subject = f"{member}{path[:_MAX_PARAM_CHARS]}" if path else "the body"
     if what.startswith("Invalid enum value"):
-        return f"{subject} must be {' or '.join(_choices(kind, path))}", path
+        choices = " or ".join(_choices(kind, path)) or "one of the known values"
+        return f"{subject} must be {choices}", path[:_MAX_PARAM_CHARS]
     return f"{subject} {_rest(what)}", path[:_MAX_PARAM_CHARS] or None
 
 
 def _choices(kind: type[Any], name: str) -> list[str]:
-    """The values that a field of type `Literal[...] | None` may have."""
-    return [str(value) for part in get_args(get_type_hints(kind)[name]) for value in get_args(part)]
+    """The values that a field of type `Literal[...]`, or that or None, may have; none for a field of a field."""
+    parts = get_args(get_type_hints(kind).get(name))
+    return [str(value) for part in parts for value in get_args(part) or (part,) if value is not NoneType]
 
 
 def _rest(what: str) -> str:

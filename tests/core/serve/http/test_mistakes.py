@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -69,6 +69,17 @@ def test_a_body_that_is_no_request(body: bytes, param: str | None, message: str)
 def test_a_value_that_is_not_among_the_known_ones_is_not_repeated() -> None:
     error = refusal(b'{"prompt": "x", "truncation_side": "<script>"}', CompletionRequest)
     assert (error.param, str(error)) == ("truncation_side", "truncation_side must be left or right")
+
+
+class _Chosen(msgspec.Struct):
+    side: Literal["left", "right"]
+    within: list[_Chosen] = []
+
+
+def test_a_choice_is_told_wherever_it_stands() -> None:
+    assert str(refusal(b'{"side": "x"}', _Chosen)) == "side must be left or right"
+    nested = refusal(b'{"side": "left", "within": [{"side": "x"}]}', _Chosen)
+    assert str(nested) == "within[0].side must be one of the known values"
 
 
 _VALUES = st.recursive(
