@@ -62,7 +62,7 @@ class KVCache:
         """Free blocks that a row for `tokens` tokens would take, given what it shares: new ones, matched
         ones that lie on the free list, and a copy where it would write into a shared block.
         """
-        revived = sum(1 for block in match.blocks if self.pool.refs(block) == 0)
+        revived = self.pool.count_free(match.blocks)
         copied = 1 if match.tokens % self.block_size else 0
         return self.blocks_for(tokens) - len(match.blocks) + revived + copied
 

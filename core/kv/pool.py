@@ -29,8 +29,10 @@ class BlockPool:
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
-    def refs(self, block: int) -> int:
-        return self._refs[block]
+    def count_free(self, blocks: Iterable[int]) -> int:
+        """How many of these nobody holds."""
+        refs = self._refs
+        return [refs[block] for block in blocks].count(0)
 
     def take(self, count: int) -> list[int]:
         """The `count` blocks that are reused first, each with one reference. Raises IntegrityError if there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 
 import numpy as np
 
@@ -48,17 +49,19 @@ class PrefixIndex:
 
     def lookup(self, chain: Iterable[bytes], tokens: np.ndarray, block_size: int) -> list[int]:
         """The blocks of the longest known prefix of `tokens` (int32), in order."""
-        found: list[int] = []
-        entries = self._entries
-        for index, key in enumerate(chain):
-            entry = entries.get(key)
+        held: list[tuple[int, bytes]] = []
+        for key in chain:
+            entry = self._entries.get(key)
             if entry is None:
                 break
-            block, content = entry
-            if tokens[index * block_size : (index + 1) * block_size].tobytes() != content:
-                break
-            found.append(block)
-        return found
+            held.append(entry)
+        # Compared at once: a prompt that waits for blocks is looked up at every step.
+        data = tokens[: len(held) * block_size].tobytes()
+        if b"".join([content for _, content in held]) != data:
+            width = block_size * tokens.itemsize
+            same = (data[i * width : (i + 1) * width] == content for i, (_, content) in enumerate(held))
+            held = held[: sum(takewhile(bool, same))]
+        return [block for block, _ in held]
 
     def insert(self, keys: Sequence[bytes], blocks: Sequence[int], tokens: bytes) -> None:
         """Names each of `blocks` as the holder of a full block's content, `tokens` in order; the first holder stays."""

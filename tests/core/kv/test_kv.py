@@ -53,8 +53,9 @@ def test_a_free_block_is_shared_only_where_its_content_was_kept() -> None:
     a, b = pool.take(2)
     pool.release([a], kept={a})
     pool.release([b])
+    assert pool.count_free([a, b]) == 2
     pool.share([a])
-    assert pool.refs(a) == 1
+    assert pool.count_free([a, b]) == 1
     with pytest.raises(IntegrityError, match=f"block {b} shared"):
         pool.share([b])
     pool.check({a: 1})
@@ -99,6 +100,8 @@ def test_a_hash_collision_is_a_miss() -> None:
     tokens = np.array([1, 2, 3, 4], dtype=np.int32)
     index.insert([b"same"], [7], np.array([9, 9, 9, 9], dtype=np.int32).tobytes())
     assert index.lookup([b"same"], tokens, 4) == []
+    index.insert([b"before"], [5], tokens.tobytes())
+    assert index.lookup([b"before", b"same", b"before"], np.tile(tokens, 3), 4) == [5]
 
 
 def test_a_prefix_survives_its_request_until_the_block_is_taken() -> None:
