@@ -121,8 +121,9 @@ def bench(ctx: click.Context, **options: Any) -> None:
         raise click.UsageError("one of --url URL and --offline CONFIG is needed")
     if options["url"] and options["overrides"]:
         raise click.UsageError("--set changes a configuration; a server by its URL has its own")
-    for option in ctx.command.params if options["offline"] else ():
-        if option.name in _OF_A_URL and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+    of_a_url = (option for option in ctx.command.params if option.name in _OF_A_URL)
+    for option in of_a_url:
+        if options["offline"] and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} is for a server by its --url")
     refuse_both(options, PACES)
     with user_errors():

@@ -199,7 +199,7 @@ def test_what_no_gpu_does_is_found(gpu: FakeCuda) -> None:
     with gpu:
         mine, host = torch.ones(4, device=HERE), torch.ones(4)
         with pytest.raises(RuntimeError, match="on cuda:0 and on the CPU"):
-            mine + host
+            _ = mine + host
         with pytest.raises(TypeError):
             mine.numpy()
         narrow = torch.ones(16, 16, device=HERE).to(FP8)
