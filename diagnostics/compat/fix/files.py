@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from ....core.errors import CamshaftError
 from ..checks.findings import Edit, Result
-from ..inputs.base import Configuration, UnreadableInput
-from ..inputs.read import read_again
+from ..inputs.base import Configuration
 from .plan import CannotFix, Plan, plan
 
 Judge = Callable[[Configuration], Result]
@@ -43,7 +42,7 @@ def _fix_group(group: list[Configuration], judge: Judge, unsafe: bool) -> Fixed:
         try:
             beside = [other for other in group if other is not configuration]
             made = plan(configuration, judge(configuration), unsafe, shared, beside)
-            again = _read_again(group, made)
+            again = _servers(group, made)
         except CamshaftError as error:
             outcome.refused.append(str(error))
             continue
@@ -66,18 +65,14 @@ def _shared(configuration: Configuration, others: Sequence[Configuration]) -> fr
     )
 
 
-def _read_again(group: list[Configuration], made: Plan) -> list[Configuration] | None:
+def _servers(group: list[Configuration], made: Plan) -> list[Configuration] | None:
     """The servers of the new text, or None where nothing is left of it. Raises CannotFix where they are others."""
     name = group[0].source.name
     if name not in made.texts:
         return group
-    try:
-        found = read_again(made.texts[name][1], group[0])
-    except UnreadableInput:
-        return None
-    if len(found) != len(group):
+    if made.servers and len(made.servers) != len(group):
         raise CannotFix(f"{name}: the edited text would not hold the same servers; edit it by hand")
-    return found
+    return made.servers or None
 
 
 def _merge(whole: Plan, made: Plan) -> None:

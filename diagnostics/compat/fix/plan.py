@@ -28,6 +28,7 @@ class Plan:
     left: list[Edit] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # why some edits are for a person to make
     fixed: int = 0  # findings whose every edit was made
+    servers: list[Configuration] = field(default_factory=list)  # those that the new text of the source holds
 
     def diff(self) -> str:
         """A unified diff of every changed source."""
@@ -142,7 +143,7 @@ def _verify(context: Context, result: Result, made: Plan) -> None:
         return
     old, new = made.texts[name]
     try:
-        found = read_again(new, configuration)
+        made.servers = found = read_again(new, configuration)
     except UnreadableInput as error:
         if all(not line.strip() or line.lstrip().startswith("#") for line in new.splitlines()):
             return  # every key went; comments may be left

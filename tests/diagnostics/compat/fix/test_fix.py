@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -376,3 +377,18 @@ def test_python_without_a_fix_is_nothing_to_fix() -> None:
     (fixed,) = fix_all([configuration], lambda c: check_all([c], targets=["0.33.0"])[0])
     assert not fixed.refused
     assert not fixed.plan.texts
+
+
+def test_a_source_is_read_once_for_each_server_that_is_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"vllm serve m{n} --swap-space 4 --port {8000 + n} &\n" for n in range(4))
+    servers, read = read_text(text, "a.sh"), []
+
+    def counted(text: str, *more: Any) -> list[Configuration]:
+        read.append(text)
+        return read_text(text, *more)
+
+    monkeypatch.setattr("camshaft.diagnostics.compat.inputs.read.read_text", counted)
+    (done,) = fix_all(servers, lambda c: judged(c, "0.33.0"))
+    assert done.plan.fixed == 4
+    assert "--swap-space" not in done.plan.texts["a.sh"][1]
+    assert len(read) == 4
