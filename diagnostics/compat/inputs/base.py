@@ -127,7 +127,8 @@ class Configuration(msgspec.Struct):
     """One server as configured: the words of its command, its YAML keys and its environment.
 
     `typed` says that the entries are values as such, not text for a parser: a Helm chart's, or keyword arguments of
-    Python (`keywords`), which have one name each. `usage` says what it starts: the server, the offline class `LLM`, or an engine inside a program.
+    Python (`keywords`), which have one name each. `usage` says what it starts: the server, the offline class `LLM`, or
+    an engine inside a program.
     """
 
     label: str

@@ -205,18 +205,12 @@ class _Script:
                 case ast.Call(func=ast.Attribute(value=where, attr="setdefault"), args=[key, value]):
                     pairs = [(key, value)] if _is_environ(where) else []
                 case ast.Call(func=ast.Attribute(value=where, attr="update"), args=[ast.Dict() as mapping]):
-                    pairs = list(zip(mapping.keys, mapping.values, strict=True)) if _is_environ(where) else []
+                    pairs = _pairs(mapping) if _is_environ(where) else []
                 case ast.keyword(arg="env_vars", value=ast.Dict() as mapping):
-                    pairs = list(zip(mapping.keys, mapping.values, strict=True))
-                case ast.Dict(keys=keys, values=values):
-                    given = zip(keys, values, strict=True)
-                    inner = [value for key, value in given if _is_text(key, "env_vars")]
-                    pairs = [
-                        pair
-                        for mapping in inner
-                        if isinstance(mapping, ast.Dict)
-                        for pair in zip(mapping.keys, mapping.values, strict=True)
-                    ]
+                    pairs = _pairs(mapping)
+                case ast.Dict():
+                    inner = [value for key, value in _pairs(node) if _is_text(key, "env_vars")]
+                    pairs = [pair for value in inner if isinstance(value, ast.Dict) for pair in _pairs(value)]
                 case _:
                     continue
             for key, value in pairs:
@@ -278,6 +272,10 @@ def _called(node: ast.Call) -> str:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _pairs(node: ast.Dict) -> list[tuple[ast.expr | None, ast.expr]]:
+    return list(zip(node.keys, node.values, strict=True))
 
 
 def _is_text(node: ast.expr | None, text: str) -> bool:

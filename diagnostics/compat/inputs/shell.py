@@ -15,7 +15,7 @@ from .lexer import ASSIGNMENT, Char, Piece, RawWord
 
 # The value of a variable: literal text, and parts that only a run could tell.
 Value = list[Piece]
-# A value or an array of more than that is taken for unknown: a few lines can double one without end.
+# A longer value or array is taken for unknown: a few lines can double one without end.
 MAX_CHARACTERS = 20_000
 MAX_ITEMS = 2_000
 OPTIONS = re.compile(r"(^|\s)-")
