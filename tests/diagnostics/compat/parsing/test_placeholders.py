@@ -67,10 +67,11 @@ def test_what_is_open_stays_open_in_the_option_that_replaces_others() -> None:
     assert (fixed.plan.texts, len(fixed.refused)) == ({}, 1)
 
 
-def test_no_fix_in_python_writes_a_name_as_text() -> None:
+def test_an_edit_that_holds_a_name_of_python_is_open() -> None:
     text = 'from vllm import LLM\nLLM("m", speculative_model="a", num_speculative_tokens=tokens)\n'
-    (fixed,) = fix_all(read_text(text, "a.py"), lambda c: check_all([c], targets=["0.33.0"])[0], unsafe=True)
-    assert fixed.plan.texts == {}
+    (result,) = verdicts(text, "a.py")
+    edits = [edit for finding in result.findings for edit in finding.edits if edit.kind == "set"]
+    assert {(edit.flag, edit.open) for edit in edits} == {("--speculative-config", True)}
 
 
 @pytest.mark.parametrize(
