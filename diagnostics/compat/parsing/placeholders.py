@@ -24,8 +24,8 @@ def is_placeholder(text: str) -> bool:
 
 
 def holds_placeholder(text: str) -> bool:
-    """Whether a text holds a placeholder."""
-    return _PLACEHOLDER.search(text) is not None
+    """Whether a text holds a placeholder: a variable, or a word in angle brackets that stands in no string of JSON."""
+    return _PART.search(text) is not None or any(found[1] for found in _OUTSIDE.finditer(text))
 
 
 def read_json(text: str) -> Any:

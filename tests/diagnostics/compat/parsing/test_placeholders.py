@@ -58,6 +58,11 @@ def test_text_that_only_looks_like_a_placeholder_is_no_note(word: str) -> None:
     assert (result.findings, result.notes) == ((), ())
 
 
+def test_json_that_cannot_be_read_is_an_error_whatever_its_texts_look_like() -> None:
+    (result,) = verdicts('vllm serve m --reasoning-config \'{"reasoning_start_str": "<think>",, }\'', "a.sh")
+    assert [f.code for f in result.findings] == ["FL-08"]
+
+
 def test_what_is_open_stays_open_in_the_option_that_replaces_others() -> None:
     text = 'vllm serve m --speculative-model "$M" --num-speculative-tokens $N\n'
     (result,) = verdicts(text, "a.sh")
