@@ -26,7 +26,7 @@ from .replies import (
     ChatMessage,
 )
 from .service import Service
-from .streams import Answer, EventStream, attended, collect, events, whole
+from .streams import Answer, events, respond
 from .tools import Reading, ToolCallReader
 from .wire import ChatRequest
 
@@ -83,12 +83,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
         echo=_last_text(body) if body.echo and continues else "",
         readers=_readers(body),
     )
-    request.state.generation = call.generation  # for the access line
-    if body.stream:
-        await attended(service, call.generation, request.receive, call.generation.first_sign())
-        return EventStream(service, call.generation, _events(call))
-    answers = await attended(service, call.generation, request.receive, collect(call.generation))
-    return await whole(call.generation, answers, lambda: _reply(call, answers))
+    stream = _events(call) if body.stream else None
+    return await respond(request, service, call.generation, stream, partial(_reply, call))
 
 
 def _readers(body: ChatRequest) -> list[ToolCallReader] | None:

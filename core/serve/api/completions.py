@@ -18,7 +18,7 @@ from .params import COMPLETION_MAX_TOKENS, Wanted, bad_word_ids, check_listed_id
 from .prompts import check_length, completion_prompts, off_loop, truncated
 from .replies import Completion, CompletionChoice, CompletionLogprobs
 from .service import Service
-from .streams import Answer, EventStream, attended, collect, events, whole
+from .streams import Answer, events, respond
 from .wire import CompletionRequest
 
 
@@ -73,12 +73,8 @@ async def completions(service: Service, request: Request) -> Response:
         names=TokenNames(service.texts, bool(body.return_tokens_as_token_ids)),
         created=int(time.time()),
     )
-    request.state.generation = call.generation  # for the access line
-    if body.stream:
-        await attended(service, call.generation, request.receive, call.generation.first_sign())
-        return EventStream(service, call.generation, _events(call))
-    answers = await attended(service, call.generation, request.receive, collect(call.generation))
-    return await whole(call.generation, answers, lambda: _reply(call, answers))
+    stream = _events(call) if body.stream else None
+    return await respond(request, service, call.generation, stream, partial(_reply, call))
 
 
 async def _echoes(service: Service, body: CompletionRequest, prompts: list[list[int]]) -> list[str]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -58,7 +59,23 @@ class Answer:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
 
 
-async def collect(generation: Generation) -> list[Answer]:
+async def respond(
+    request: Request,
+    service: Service,
+    generation: Generation,
+    stream: AsyncIterator[bytes] | None,
+    reply: Callable[[list[Answer]], Struct],
+) -> Response:
+    """The response to a request: its events as they come, or one reply of all that was generated."""
+    request.state.generation = generation  # for the access line
+    if stream is not None:
+        await _attended(service, generation, request.receive, generation.first_sign())
+        return EventStream(service, generation, stream)
+    answers = await _attended(service, generation, request.receive, _collect(generation))
+    return await _whole(generation, answers, partial(reply, answers))
+
+
+async def _collect(generation: Generation) -> list[Answer]:
     """Every sequence's whole answer. Raises the request's error."""
     answers = [Answer(sequence.index) for sequence in generation.sequences]
     async for deltas in generation.deltas():
@@ -67,7 +84,7 @@ async def collect(generation: Generation) -> list[Answer]:
     return answers
 
 
-async def whole(generation: Generation, answers: list[Answer], reply: Callable[[], Struct]) -> Response:
+async def _whole(generation: Generation, answers: list[Answer], reply: Callable[[], Struct]) -> Response:
     """One reply for all of a request; written beside the event loop where there are many log-probabilities."""
     positions = sum(len(answer.logprobs) for answer in answers)
     positions += sum(len(sequence.prompt_logprobs) for sequence in generation.sequences)
@@ -75,7 +92,7 @@ async def whole(generation: Generation, answers: list[Answer], reply: Callable[[
     return Response(body, media_type="application/json")
 
 
-async def attended(
+async def _attended(
     service: Service, generation: Generation, receive: Receive, work: Coroutine[Any, Any, R]
 ) -> R:
     """Runs `work`; a client that leaves, a timeout or any error aborts the generation.
@@ -156,7 +173,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         try:
-            await attended(self._service, self._generation, receive, self._pump(send))
+            await _attended(self._service, self._generation, receive, self._pump(send))
         except CamshaftError as error:
             await _chunk(send, b"data: " + error_bytes(fault_of(error)) + b"\n\n")
         except (ClientGoneError, OSError):
